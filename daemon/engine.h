@@ -1,0 +1,300 @@
+/*
+ * engine.h - every decision of the daemon, as one pure state machine.
+ *
+ *     prefixd_engine_step(engine, event, now_ns) -> actions
+ *
+ * What it guarantees.  No socket, clock, thread, allocator, log or file is touched: time comes with
+ * each event, memory through `alloc`, randomness through the configuration, and everything that has
+ * to happen outside is an action.  The same events in the same order give the same actions, byte for
+ * byte; the simulated world of the tests and the real shell drive the same object.
+ *
+ * What it relies on.  One caller at a time.  Times never go backwards.  A session's events end with
+ * PROCESS_GONE or, when the kernel offers no way to watch a process, with SESSION_EOF.
+ */
+#pragma once
+
+#include "proto/messages.h"
+#include "radix/index.h"
+
+struct prefixd_engine; /* opaque */
+
+#define PREFIXD_TENANT_NAME_MAX 64
+
+/* Who may name which tenant.  Ids are positions in the array. */
+struct prefixd_tenant {
+	char name[PREFIXD_TENANT_NAME_MAX];
+	bool any_uid;
+	uint32_t uids[16];
+	uint32_t n_uids;
+};
+
+struct prefixd_limits {
+	uint32_t max_frame; /* bytes, header included */
+	uint32_t max_keys;
+	uint32_t max_sessions;
+	uint32_t max_namespaces; /* per session */
+	uint32_t max_leases;     /* per session */
+	uint32_t max_groups;
+	uint32_t op_ids; /* remembered per session */
+	uint64_t op_id_ns;
+	uint32_t
+		max_pins_share; /* percent of a pool one session may hold while others ask; 0 off */
+	uint64_t lease_max_age_ns; /* 0: off */
+};
+
+struct prefixd_engine_config {
+	const struct radix_alloc *alloc;
+	struct proto_id boot;                 /* random, new with each start */
+	uint64_t secret[2];                   /* random, keys the index */
+	uint8_t naming_key[32];               /* keyed BLAKE2b: namespace digests and root ids */
+	const struct prefixd_tenant *tenants; /* copied */
+	uint32_t n_tenants;
+	struct prefixd_limits limits;
+	uint32_t pool_blocks;   /* slots per pool group; 0: as many as pool_bytes allows */
+	uint64_t pool_bytes;    /* total of all groups; 0: no limit but pool_blocks */
+	uint64_t grace_ns;      /* the back end's: quarantine after a process' end */
+	bool watches_processes; /* PROCESS_GONE will come; else SESSION_EOF ends a session */
+	const char *version;    /* for HELLO's reply; kept by pointer */
+};
+
+/* Fills limits and sizes with the defaults of the options table. */
+void prefixd_engine_config_init(struct prefixd_engine_config *config);
+
+/* ---- events ------------------------------------------------------------------------------------ */
+
+#define PREFIXD_EVENTS(X)                                                                       \
+	X(SESSION_OPENED) /* a peer connected to the worker socket */                           \
+	X(FRAME)          /* one whole frame of a session, header checked */                    \
+	X(FRAME_BAD)      /* its header was wrong: answer, flush, close */                      \
+	X(SESSION_EOF)    /* the socket ended; the process may live on */                       \
+	X(PROCESS_GONE)   /* the peer's process ended (pidfd), socket or not */                 \
+	X(POOL_READY)     /* answer to action POOL_CREATE */                                    \
+	X(POOL_FAILED)                                                                          \
+	X(TIMER)       /* prefixd_engine_deadline() has passed */                               \
+	X(DRAIN)       /* stop taking work; action EXIT follows when idle or at the deadline */ \
+	X(ADMIN_EVICT) /* evict n blocks of a group; answer in event.ret_* */                   \
+	X(ADMIN_FLUSH) /* empty a namespace, or all */                                          \
+	X(RELOAD)      /* new tenants and limits */
+
+enum prefixd_event_type {
+#define X(sym) PREFIXD_EVENT_##sym,
+	PREFIXD_EVENTS(X)
+#undef X
+};
+
+struct prefixd_peer {
+	uint32_t pid;
+	uint32_t uid;
+	uint32_t gid;
+	uint64_t start_time; /* of the process, /proc/PID/stat field 22; 0 unknown */
+	bool admin;          /* came in by the admin socket: EXPLAIN shows stored tokens */
+};
+
+struct prefixd_event {
+	enum prefixd_event_type type;
+	uint32_t session; /* chosen by the shell; unique while the session or its orphan lives */
+	union {
+		struct prefixd_peer peer;
+		struct {
+			const struct proto_header *header;
+			const void *body; /* header->len bytes, valid during the step */
+		} frame;
+		struct {
+			const struct proto_header *header;
+			enum proto_status status;
+		} bad;
+		struct {
+			uint32_t group;
+			uint64_t slot_stride;
+			uint64_t pool_len;
+			uint64_t
+				*generations; /* [n_slots], zeroed, shared read-only with workers */
+			uint8_t n_fds;        /* descriptors that OPEN's reply will carry */
+			const char *why;      /* POOL_FAILED: a sentence for the client */
+		} pool;
+		struct {
+			uint64_t deadline_ns; /* absolute; 0: none */
+		} drain;
+		struct {
+			uint32_t group;
+			uint32_t ns; /* RADIX_NONE: all */
+			uint64_t n;
+		} admin;
+		struct {
+			const struct prefixd_tenant *tenants;
+			uint32_t n_tenants;
+			const struct prefixd_limits *limits;
+		} reload;
+	} u;
+	uint64_t ret_n; /* ADMIN_*: blocks that went */
+};
+
+/* ---- actions ----------------------------------------------------------------------------------- */
+
+#define PREFIXD_ACTIONS(X)                                                                  \
+	X(SEND)        /* bytes to a session, in order; with descriptors of a group */      \
+	X(CLOSE)       /* flush what was sent, then close the socket */                     \
+	X(FORGET)      /* the session is over: its number may be used again */              \
+	X(POOL_CREATE) /* make memory for a group, answer with POOL_READY or POOL_FAILED */ \
+	X(POOL_DESTROY)                                                                     \
+	X(POISON) /* a slot became free (simulated device: fill it) */                      \
+	X(LOG)    /* one line; never a token id */                                          \
+	X(EXIT)   /* drained */
+
+enum prefixd_action_type {
+#define X(sym) PREFIXD_ACTION_##sym,
+	PREFIXD_ACTIONS(X)
+#undef X
+};
+
+enum prefixd_log_level {
+	PREFIXD_LOG_ERROR,
+	PREFIXD_LOG_WARN,
+	PREFIXD_LOG_INFO,
+	PREFIXD_LOG_DEBUG
+};
+
+struct prefixd_action {
+	enum prefixd_action_type type;
+	uint32_t session;
+	uint32_t group;
+	union {
+		struct {
+			const uint8_t *bytes; /* valid until the next step */
+			size_t len;
+			bool with_fds; /* pass the group's descriptors along */
+			bool read_only;
+		} send;
+		struct {
+			uint32_t n_slots;
+			uint64_t slot_bytes;
+		} pool;
+		struct radix_run poison;
+		struct {
+			enum prefixd_log_level level;
+			const char *text;
+		} log;
+	} u;
+};
+
+struct prefixd_actions {
+	const struct prefixd_action *v;
+	uint32_t n;
+};
+
+radix_nodiscard int prefixd_engine_new(struct prefixd_engine **ret_engine,
+				       const struct prefixd_engine_config *config);
+struct prefixd_engine *prefixd_engine_free(struct prefixd_engine *engine);
+
+/*
+ * One step.  Never fails: what cannot be done is answered to the session that asked.  The actions
+ * belong to the engine and are valid until the next step; execute them in order.
+ */
+struct prefixd_actions prefixd_engine_step(struct prefixd_engine *engine,
+					   struct prefixd_event *event, uint64_t now_ns);
+
+/* When a TIMER event is wanted next; UINT64_MAX: never. */
+uint64_t prefixd_engine_deadline(const struct prefixd_engine *engine);
+
+/* ---- looking (admin socket, tests) ------------------------------------------------------------- */
+
+#define PREFIXD_COUNTERS(X)                                                            \
+	X(requests, "frames that were answered")                                       \
+	X(errors, "frames answered with an error")                                     \
+	X(lookups, "leases begun")                                                     \
+	X(queried_tokens, "tokens asked for by leases that ended")                     \
+	X(hit_device_tokens, "tokens served from the device pool")                     \
+	X(hit_host_tokens, "tokens served from host memory")                           \
+	X(hit_redis_tokens, "tokens served from Redis")                                \
+	X(hit_pending_tokens, "tokens that another worker committed during the lease") \
+	X(hit_tail_tokens, "of the device hits, tokens of partly matching blocks")     \
+	X(miss_tokens, "tokens not served")                                            \
+	X(lookups_full, "leases that ended with every token served")                   \
+	X(lookups_partial, "leases that ended with some tokens served")                \
+	X(lookups_miss, "leases that ended with no token served")                      \
+	X(miss_never_seen, "tokens missed: nothing like it was ever stored")           \
+	X(miss_diverged, "tokens missed: another continuation is stored")              \
+	X(miss_below_block, "tokens missed: rest shorter than a block")                \
+	X(miss_no_room, "tokens missed: no slot could be reserved")                    \
+	X(reserved_blocks, "slots granted")                                            \
+	X(reserve_busy, "RESERVE answered BUSY")                                       \
+	X(committed_blocks, "blocks that became READY")                                \
+	X(duplicate_blocks, "commits where another was faster")                        \
+	X(attached_blocks, "commits onto a member without device copy")                \
+	X(discarded_blocks, "reserved slots given back unfilled")                      \
+	X(quarantined_blocks, "slots that waited for the end of a process")            \
+	X(leases_released, "leases ended by RELEASE")                                  \
+	X(leases_died, "leases ended by the end of their process")                     \
+	X(leases_quiesced, "orphaned leases ended by QUIESCED")                        \
+	X(leases_revoked, "leases taken back")                                         \
+	X(unknown_lease, "calls on a lease that is not there")                         \
+	X(op_replays, "requests answered from the memory of operation ids")            \
+	X(seed_mismatch, "namespaces opened with another hash seed")                   \
+	X(self_test_failed, "clients refused for a wrong self-test")                   \
+	X(forbidden, "requests for a tenant that the peer may not name")               \
+	X(sessions_opened, "sessions begun")                                           \
+	X(sessions_orphaned, "sockets that ended before their process")                \
+	X(bytes_copied, "payload bytes that the daemon copied")
+
+struct prefixd_counters {
+#define X(name, help) uint64_t name;
+	PREFIXD_COUNTERS(X)
+#undef X
+};
+
+struct prefixd_namespace_info {
+	uint32_t id;
+	uint32_t group;
+	uint8_t digest[32];
+	const char *model, *revision, *dtype, *adapter, *engine; /* until the next step */
+	enum radix_key_mode mode;
+	uint32_t block_tokens;
+	uint32_t key_len;
+	uint32_t n_sessions;
+	uint64_t n_blocks;
+};
+
+struct prefixd_group_info {
+	uint32_t id;
+	uint32_t n_slots;
+	uint64_t slot_bytes;
+	uint64_t slot_stride;
+	struct radix_index *index; /* for radix_dump, radix_verify, radix_index_stats */
+};
+
+struct prefixd_lease_info {
+	uint64_t id;
+	uint32_t session, pid, uid, tenant, ns;
+	bool orphan;
+	uint64_t age_ns;
+	uint64_t n_blocks;   /* pinned path, blocks */
+	uint64_t n_reserved; /* slots reserved and not committed */
+};
+
+struct prefixd_session_info {
+	uint32_t session, pid, uid;
+	const char *name;
+	bool orphan;
+	uint64_t age_ns;
+	uint32_t n_leases, n_namespaces;
+	uint64_t requests;
+	uint32_t ttft_us, tpot_us, input_tokens, running, waiting; /* last REPORT */
+};
+
+void prefixd_engine_counters(const struct prefixd_engine *e, struct prefixd_counters *ret);
+/* Iterators: *it starts at 0; false when there are no more. */
+bool prefixd_engine_next_group(const struct prefixd_engine *e, uint32_t *it,
+			       struct prefixd_group_info *ret);
+bool prefixd_engine_next_namespace(const struct prefixd_engine *e, uint32_t *it,
+				   struct prefixd_namespace_info *ret);
+bool prefixd_engine_next_session(const struct prefixd_engine *e, uint32_t *it, uint64_t now_ns,
+				 struct prefixd_session_info *ret);
+bool prefixd_engine_next_lease(const struct prefixd_engine *e, uint64_t *it, uint64_t now_ns,
+			       struct prefixd_lease_info *ret);
+bool prefixd_engine_draining(const struct prefixd_engine *e);
+
+/*
+ * Every invariant of the engine and of each group's index, by number (README.md).  Return: 0, or
+ * the number of the first broken one with a sentence in `why`.
+ */
+int prefixd_engine_verify(const struct prefixd_engine *e, char *why, size_t why_len);

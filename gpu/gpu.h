@@ -1,0 +1,136 @@
+/*
+ * gpu.h - memory that engines map, and copies in and out of it.
+ *
+ * One table of functions with several realities behind it:
+ *
+ *     host  a sealed memfd; zero-copy for CPU engines; the embedded default
+ *     sim   a device in this process: virtual clock, data moves when a copy falls due, new and
+ *           freed memory is poisoned, faults by plan; shipped, so that anyone can try
+ *     cuda  not in this table yet; `gpu_open("cuda")` says so
+ *
+ * Contract of every back end (one test suite runs over all of them):
+ *   - submit() < 0: the job's callback never runs.  0: it runs exactly once, from reap(), never
+ *     from submit().  A failed job completes too, with its error.
+ *   - event_fd is readable while reap() has work.  reap() takes a budget and returns what it ran.
+ *   - The job is the caller's memory and the driver's while in flight; nothing is allocated for it.
+ *   - Device addresses are uint64_t, never pointers.
+ *   - -ENOMEM, -EINVAL, -EAGAIN (queue full), -EIO (this job), -ENODEV (device lost; sticky: every
+ *     later call says so and all queued jobs complete with it).
+ */
+#pragma once
+
+#include "radix/base.h"
+
+struct gpu;
+struct gpu_pool;
+
+enum gpu_kind {
+	GPU_KIND_HOST,
+	GPU_KIND_SIM,
+	GPU_KIND_CUDA
+};
+
+/* What a pool costs and what its memory can do, for the start-up table. */
+struct gpu_pool_info {
+	uint32_t n_slots;
+	uint64_t slot_bytes;  /* payload of one block */
+	uint64_t slot_stride; /* distance between slots: slot_bytes rounded up to 64 */
+	uint64_t len;         /* bytes to map, a multiple of the page size used */
+	uint64_t page_bytes;  /* 4096, or 2 MiB where huge pages were granted */
+	bool huge;
+	bool sealed;
+};
+
+struct gpu_job {
+	/* set by the caller */
+	uint64_t dst;
+	uint64_t
+		src; /* one side lies in a pool of this device, the other in a pool or host memory */
+	uint64_t len;
+	void (*done)(struct gpu_job *job, int status); /* 0, -EIO, -ENODEV */
+	void *ctx;
+	/* the driver's while in flight */
+	struct gpu_job *next;
+	uint64_t due_ns;
+	int status;
+};
+
+struct gpu_ops {
+	const char *name;
+	enum gpu_kind kind;
+	uint64_t grace_ns; /* how long after a process' end its device may still write */
+
+	void (*close)(struct gpu *g);
+
+	/* Memory for n_slots blocks, pre-faulted before the call returns, poisoned by sim. */
+	int (*pool_new)(struct gpu *g, uint32_t n_slots, uint64_t slot_bytes,
+			struct gpu_pool **ret_pool);
+	void (*pool_free)(struct gpu *g, struct gpu_pool *pool);
+	void (*pool_info)(const struct gpu_pool *pool, struct gpu_pool_info *ret_info);
+	/* A descriptor to pass to a worker: read-write, or read-only (binds other uids only).  The
+	 * pool keeps owning it; the caller passes it on and does not close it. */
+	int (*pool_fd)(struct gpu_pool *pool, bool read_only);
+	uint64_t (*slot_addr)(const struct gpu_pool *pool, uint32_t slot);
+	/* The daemon's own view of a slot, or NULL where the CPU cannot load from it. */
+	void *(*slot_host)(const struct gpu_pool *pool, uint32_t slot);
+
+	int (*submit)(struct gpu *g, struct gpu_job *job);
+	int (*event_fd)(const struct gpu *g);
+	uint32_t (*reap)(struct gpu *g, uint32_t budget);
+	int (*health)(const struct gpu *g); /* 0, or -ENODEV once the device is lost */
+};
+
+/* Every back end's state begins with this. */
+struct gpu {
+	const struct gpu_ops *ops;
+};
+
+/*
+ * Plan of the simulated device; zero is a healthy, immediate one.  Counters start at 1, 0 is never.
+ */
+struct gpu_sim_config {
+	uint64_t ns_per_kib;     /* cost of a copy, behind the jobs before it */
+	uint64_t latency_ns;     /* added to each job */
+	uint64_t capacity;       /* bytes of all pools; 0: unlimited */
+	uint32_t queue_depth;    /* 0: 1024 */
+	uint32_t fail_alloc;     /* n-th pool_new fails with -ENOMEM */
+	uint32_t fail_submit;    /* n-th submit fails with -EAGAIN */
+	uint32_t fail_job;       /* n-th job completes with -EIO */
+	uint32_t lose_at_job;    /* device lost when the n-th job falls due */
+	uint32_t never_complete; /* n-th job never falls due (until the device is lost) */
+	uint64_t reorder_seed;   /* not 0: jobs on different pools may complete out of order */
+};
+
+/*
+ * Opens the back end called `name` ("host", "sim"; "auto" takes host).  Return: 0; -ENOENT for a
+ * name that does not exist; -ENOTSUP for one that this build lacks; -ENOMEM.  `why` gets a sentence
+ * for the log either way.
+ */
+radix_nodiscard int gpu_open(const char *name, const struct gpu_sim_config *sim,
+			     struct gpu **ret_gpu, char *why, size_t why_len);
+void gpu_close(struct gpu *g); /* accepts NULL */
+
+/* The virtual clock of sim: makes jobs due and moves their data. */
+void gpu_sim_advance(struct gpu *g, uint64_t ns);
+/* Due time of the next job, UINT64_MAX when none: what a simulated world sleeps until. */
+uint64_t gpu_sim_next_due(const struct gpu *g);
+/* Fill a slot's memory with the poison of freed memory; no-op on other back ends. */
+void gpu_poison_slot(struct gpu *g, struct gpu_pool *pool, uint32_t slot);
+
+/*
+ * A sealed memfd of `len` bytes, mapped read-write in this process and pre-faulted; huge pages
+ * where mmap grants them and `want_huge` is set.  *ret_ro_fd (may be NULL) gets a second descriptor,
+ * opened read-only.  Used for pools, for the array of generations and by tests.  Return: 0, -ENOMEM
+ * or another negative errno; nothing is left behind on failure.
+ */
+struct gpu_shm {
+	int fd;
+	int ro_fd;
+	void *base;
+	uint64_t len; /* rounded up to the page size used */
+	uint64_t page_bytes;
+};
+
+radix_nodiscard int gpu_shm_new(struct gpu_shm *ret_shm, const char *name, uint64_t len,
+				bool want_huge, bool want_ro_fd);
+void gpu_shm_free(struct gpu_shm *shm); /* idempotent, accepts a zeroed struct */

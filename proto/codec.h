@@ -1,0 +1,105 @@
+/*
+ * codec.h - frames to structs and back.
+ *
+ * What it guarantees.  Decoding never reads outside the span it was given, never allocates, and
+ * checks every length against its limit before it uses it.  A cursor fails once and stays failed
+ * (sticky), naming the first field that was wrong.  Encoding into a buffer that is too small fails
+ * the same way and tells how much would have been needed.
+ *
+ * What it relies on.  Nothing: spans in, structs out.
+ */
+#pragma once
+
+#include "proto/messages.h"
+
+/* Reader over one body. */
+struct proto_reader {
+	const uint8_t *p;
+	uint32_t left;
+	const char *bad_field; /* NULL while all went well */
+};
+
+/* Writer into the caller's buffer. */
+struct proto_writer {
+	uint8_t *p;
+	size_t cap;
+	size_t len; /* bytes that were, or would have been, written */
+};
+
+enum {
+	_PROTO_E_OK,
+	PROTO_E_SHORT, /* more bytes are needed before this can be decoded */
+	PROTO_E_BAD,   /* not decodable; proto_reader.bad_field or ret_status says why */
+};
+
+/*
+ * Header of the frame at p[0..n).  Return: 0 with *ret_h; PROTO_E_SHORT when fewer than
+ * PROTO_HEADER_LEN bytes are there; PROTO_E_BAD with *ret_status BAD_FRAME, VERSION or TOO_LARGE
+ * (checked against max_frame before anybody allocates).  The header is filled in either way.
+ */
+radix_nodiscard int proto_header_decode(const void *p, size_t n, uint32_t max_frame,
+					struct proto_header *ret_h, enum proto_status *ret_status);
+void proto_header_encode(const struct proto_header *h, uint8_t ret_bytes[PROTO_HEADER_LEN]);
+
+/*
+ * For each body NAME of PROTO_BODIES:
+ *   proto_NAME_decode(body, n, &msg, &bad_field): 0, or PROTO_E_BAD with the field's name.  Bytes
+ *     left over behind the last field are bad ("trailing bytes"): every version fixes its length.
+ *   proto_NAME_encode(&w, &msg): appends the body.
+ *   proto_NAME_print(&msg, out, out_len): one line, for transcripts; returns its length.
+ */
+#define X(low, FIELDS)                                                                  \
+	radix_nodiscard int proto_##low##_decode(const void *body, uint32_t n,          \
+						 struct proto_##low *ret_msg,           \
+						 const char **ret_bad_field);           \
+	void proto_##low##_encode(struct proto_writer *w, const struct proto_##low *m); \
+	size_t proto_##low##_print(const struct proto_##low *m, char *out, size_t out_len);
+PROTO_BODIES(X)
+#undef X
+
+/*
+ * A whole frame: reserve room for the header, encode the body, then close it.
+ *     proto_frame_begin(&w);  proto_match_rep_encode(&w, &rep);  proto_frame_end(&w, start, &h);
+ * proto_frame_end fills h->magic, version and len.  Return: 0, -ENOSPC.
+ */
+size_t proto_frame_begin(struct proto_writer *w);
+radix_nodiscard int proto_frame_end(struct proto_writer *w, size_t start, struct proto_header *h);
+
+static inline bool proto_writer_ok(const struct proto_writer *w)
+{
+	return w->len <= w->cap;
+}
+
+/* Run i of a decoded RUNS span (which need not be aligned). */
+static inline struct radix_run proto_run_at(struct proto_span runs, uint32_t i)
+{
+	struct radix_run r;
+
+	memcpy(&r, (const uint8_t *)runs.p + (size_t)i * sizeof(r), sizeof(r));
+	return r; /* the wire and every machine this runs on are little endian */
+}
+
+const char *proto_op_to_string(uint16_t op);
+const char *proto_status_to_string(uint16_t status);
+const char *proto_status_cure(uint16_t status);
+const char *proto_reason_to_string(uint8_t reason);
+const char *proto_tier_to_string(uint8_t tier);
+
+/*
+ * What a client proves in HELLO: that it lays out and hashes as this version does.  Encodes a fixed
+ * canonical message set and folds it into 16 bytes (README "Self-test").  A pure function of the
+ * version; golden value in vectors/.
+ */
+struct proto_id proto_self_test(uint16_t version);
+
+static inline bool proto_id_is_zero(const struct proto_id *id)
+{
+	static const struct proto_id zero;
+
+	return memcmp(id, &zero, sizeof(zero)) == 0;
+}
+
+static inline bool proto_id_equal(const struct proto_id *a, const struct proto_id *b)
+{
+	return memcmp(a, b, sizeof(*a)) == 0;
+}
