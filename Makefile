@@ -1,0 +1,60 @@
+# The front door.  Everything is built by meson below build/; this file installs what is missing,
+# calls it, and puts the three programs where people look for them: build/bin/.
+
+BUILD ?= build
+BUILDTYPE ?= debugoptimized
+JOBS ?= $(shell nproc)
+TRACE ?=
+TRACES ?=
+
+.PHONY: help demo check build bench bench-reference bench-large fuzz format lint nightly install clean deps
+
+help: ## what can be typed here
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile
+
+demo: build ## run the main job: a daemon, four workers, a workload (TRACE=FILE: your own trace)
+	@clients/replay/demo.sh $(BUILD)/bin $(TRACE)
+
+check: build ## pass the tests; the last line counts them
+	@.ci/check $(BUILD) --no-suite nightly
+
+build: deps $(BUILD)/build.ninja ## build/bin/prefixd, prefixctl, prefixd-replay
+	@ninja -C $(BUILD) -j $(JOBS) $(NINJA_QUIET)
+	@mkdir -p $(BUILD)/bin
+	@ln -sf ../daemon/prefixd $(BUILD)/bin/prefixd
+	@ln -sf ../clients/ctl/prefixctl $(BUILD)/bin/prefixctl
+	@ln -sf ../clients/replay/prefixd-replay $(BUILD)/bin/prefixd-replay
+
+$(BUILD)/build.ninja:
+	@meson setup $(BUILD) --buildtype=$(BUILDTYPE) $(MESON_ARGS)
+
+deps:
+	@.ci/deps
+
+bench: deps ## short benchmarks, about two minutes: index, socket against Redis
+	@.ci/bench short
+
+bench-large: deps ## the same with 10 million blocks (needs about 12 GiB)
+	@.ci/bench large
+
+bench-reference: build ## replay the public traces against their reference results: TRACES=DIR
+	@tests/bench/reference.sh $(BUILD)/bin "$(TRACES)"
+
+fuzz: deps ## fuzz every target for SECONDS (60) each, with clang
+	@.ci/fuzz $${SECONDS_EACH:-60}
+
+format: ## lay the C sources out by .clang-format
+	@git ls-files '*.c' '*.h' | xargs clang-format -i
+
+lint: build ## only the lints
+	@.ci/check $(BUILD) --suite lint
+
+nightly: build ## the long proofs: whole soaks, all seeds, fuzz for ten minutes a target
+	@.ci/check $(BUILD) --timeout-multiplier 4
+	@.ci/fuzz 600
+
+install: build
+	@meson install -C $(BUILD)
+
+clean:
+	rm -rf $(BUILD)
