@@ -4,7 +4,8 @@
  * What it guarantees.  Decoding never reads outside the span it was given, never allocates, and
  * checks every length against its limit before it uses it.  A cursor fails once and stays failed
  * (sticky), naming the first field that was wrong.  Encoding into a buffer that is too small fails
- * the same way and tells how much would have been needed.
+ * the same way and tells how much would have been needed; a field over its limit is never written
+ * short, it fails the frame.
  *
  * What it relies on.  Nothing: spans in, structs out.
  */
@@ -23,7 +24,8 @@ struct proto_reader {
 struct proto_writer {
 	uint8_t *p;
 	size_t cap;
-	size_t len; /* bytes that were, or would have been, written */
+	size_t len;            /* bytes that were, or would have been, written */
+	const char *bad_field; /* NULL, or the first field that was over its limit */
 };
 
 enum {
@@ -45,8 +47,12 @@ void proto_header_encode(const struct proto_header *h, uint8_t ret_bytes[PROTO_H
  * For each body NAME of PROTO_BODIES:
  *   proto_NAME_decode(body, n, &msg, &bad_field): 0, or PROTO_E_BAD with the field's name.  Bytes
  *     left over behind the last field are bad ("trailing bytes"): every version fixes its length.
+ *     So are bits of a request's flags or has that this version does not define.  Nothing is written
+ *     to *ret_msg on failure.
  *   proto_NAME_encode(&w, &msg): appends the body.
- *   proto_NAME_print(&msg, out, out_len): one line, for transcripts; returns its length.
+ *   proto_NAME_print(&msg, out, out_len): one line, for transcripts; returns the bytes written
+ *     without the terminator (a line that does not fit is cut).  Blobs show as their length, so that
+ *     neither salts nor prompts are printed; the tokens that EXPLAIN's reply names are.
  */
 #define X(low, FIELDS)                                                                  \
 	radix_nodiscard int proto_##low##_decode(const void *body, uint32_t n,          \
@@ -60,14 +66,15 @@ PROTO_BODIES(X)
 /*
  * A whole frame: reserve room for the header, encode the body, then close it.
  *     proto_frame_begin(&w);  proto_match_rep_encode(&w, &rep);  proto_frame_end(&w, start, &h);
- * proto_frame_end fills h->magic, version and len.  Return: 0, -ENOSPC.
+ * proto_frame_end fills h->magic, version and len.  Return: 0; -ENOSPC: w->len bytes are needed;
+ * -EMSGSIZE: w->bad_field is over its limit, or the whole over PROTO_MAX_FRAME_LIMIT.
  */
 size_t proto_frame_begin(struct proto_writer *w);
 radix_nodiscard int proto_frame_end(struct proto_writer *w, size_t start, struct proto_header *h);
 
 static inline bool proto_writer_ok(const struct proto_writer *w)
 {
-	return w->len <= w->cap;
+	return w->len <= w->cap && !w->bad_field;
 }
 
 /* Run i of a decoded RUNS span (which need not be aligned). */
@@ -79,6 +86,15 @@ static inline struct radix_run proto_run_at(struct proto_span runs, uint32_t i)
 	return r; /* the wire and every machine this runs on are little endian */
 }
 
+/* HELLO's list of tenants: append one; take the next one off `rest` (false: no more, or cut off). */
+void proto_tenant_encode(struct proto_writer *w, uint32_t id, struct proto_span name);
+bool proto_tenant_next(struct proto_span *rest, uint32_t *ret_id, struct proto_span *ret_name);
+
+/* Header and body as one line, like proto_NAME_print; `reply` says which way it went. */
+size_t proto_frame_print(const struct proto_header *h, const void *body, bool reply, char *out,
+			 size_t out_len);
+
+/* Names as they are printed; "?" for a number that has none. */
 const char *proto_op_to_string(uint16_t op);
 const char *proto_status_to_string(uint16_t status);
 const char *proto_status_cure(uint16_t status);

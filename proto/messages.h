@@ -8,7 +8,7 @@
  *
  *     U8 U16 U32 U64   integers
  *     ID               16 raw bytes
- *     STR(max)         u16 length, then bytes: text, not terminated, at most max bytes
+ *     STR(max)         u16 length, then bytes: text, not terminated, no byte 0, at most max bytes
  *     BLOB(max)        u32 length, then bytes, at most max bytes
  *     RUNS(max)        u32 count, then count x {u32 start, u32 length}: slots
  *
@@ -151,10 +151,11 @@ struct proto_span {
 	STR(text, 512) /* what is wrong and what would be right */ \
 	U32(retry_after_us)
 
-/* HELLO.  self_test: proto_self_test(version) (selftest.h). */
+/* HELLO.  self_test: proto_self_test(version_min), see codec.h. */
 enum {
-	PROTO_HELLO_COPIES = 1
-}; /* this worker copies blocks out before it computes: revocable */
+	PROTO_HELLO_COPIES = 1, /* this worker copies blocks out before it computes: revocable */
+	PROTO_HELLO_ALL = 1
+};
 
 #define PROTO_HELLO_REQ_FIELDS(U8, U16, U32, U64, ID, STR, BLOB, RUNS) \
 	U16(version_min)                                               \
@@ -180,6 +181,7 @@ enum {
 enum {
 	PROTO_OPEN_OPAQUE = 1, /* layout is the engine's own: sizes are not recomputed */
 	PROTO_OPEN_EXTRA = 2,  /* token mode: each key ends in a 32-byte extra digest */
+	PROTO_OPEN_ALL = 3
 };
 
 #define PROTO_OPEN_REQ_FIELDS(U8, U16, U32, U64, ID, STR, BLOB, RUNS)                        \
@@ -232,13 +234,14 @@ enum {
 	PROTO_MATCH_PROMOTE = 1, /* bring host and redis blocks up */
 	PROTO_MATCH_ISLAND = 2,  /* digest mode: keys[0] may lie anywhere; find it by its digest */
 	PROTO_MATCH_NO_TAIL = 4, /* do not look for a partial block */
+	PROTO_MATCH_ALL = 7
 };
 
 #define PROTO_MATCH_REQ_FIELDS(U8, U16, U32, U64, ID, STR, BLOB, RUNS)                         \
 	U8(has) /* PROTO_HAS_*: all of them, empty is not missing */                           \
 	U32(ns)                                                                                \
 	U32(tenant)                                                                            \
-	STR(salt, PROTO_SALT_MAX)                                                              \
+	BLOB(salt, PROTO_SALT_MAX)                                                             \
 	ID(op_id)       /* zero: this request is never retried */                              \
 	ID(decision_id) /* zero, or one id for all ranks of one request */                     \
 	U32(flags)                                                                             \
@@ -311,6 +314,7 @@ enum {
 enum {
 	PROTO_RELEASE_OVER = 1, /* hint: the conversation is over */
 	PROTO_RELEASE_NEXT = 2, /* hint: next use in about next_use_ms */
+	PROTO_RELEASE_ALL = 3
 };
 
 #define PROTO_RELEASE_REQ_FIELDS(U8, U16, U32, U64, ID, STR, BLOB, RUNS) \
@@ -329,14 +333,15 @@ enum {
 	U64(miss_tokens)
 
 enum {
-	PROTO_PROBE_BITMAP = 1
+	PROTO_PROBE_BITMAP = 1,
+	PROTO_PROBE_ALL = 1
 };
 
 #define PROTO_PROBE_REQ_FIELDS(U8, U16, U32, U64, ID, STR, BLOB, RUNS) \
 	U8(has)                                                        \
 	U32(ns)                                                        \
 	U32(tenant)                                                    \
-	STR(salt, PROTO_SALT_MAX)                                      \
+	BLOB(salt, PROTO_SALT_MAX)                                     \
 	U32(flags)                                                     \
 	U64(n_tokens)                                                  \
 	BLOB(keys, PROTO_MAX_FRAME_LIMIT)
@@ -352,7 +357,7 @@ enum {
 	U8(has)                                                          \
 	U32(ns)                                                          \
 	U32(tenant)                                                      \
-	STR(salt, PROTO_SALT_MAX)                                        \
+	BLOB(salt, PROTO_SALT_MAX)                                       \
 	U64(n_tokens)                                                    \
 	BLOB(keys, PROTO_MAX_FRAME_LIMIT)                                \
 	BLOB(tail, PROTO_MAX_FRAME_LIMIT)
@@ -384,7 +389,7 @@ enum {
 	U32(n_leases) /* orphaned leases that ended */                    \
 	U32(n_slots)  /* quarantined or orphaned slots that became free */
 
-/* PING, and the replies of REPORT: empty.  ADMIN: one JSON document each way. */
+/* PING, and REPORT's reply: empty.  ADMIN: one JSON document each way. */
 #define PROTO_EMPTY_FIELDS(U8, U16, U32, U64, ID, STR, BLOB, RUNS)
 #define PROTO_ADMIN_FIELDS(U8, U16, U32, U64, ID, STR, BLOB, RUNS) BLOB(json, PROTO_MAX_FRAME_LIMIT)
 
@@ -413,6 +418,22 @@ enum {
 	X(quiesced_rep, PROTO_QUIESCED_REP_FIELDS) \
 	X(empty, PROTO_EMPTY_FIELDS)               \
 	X(admin, PROTO_ADMIN_FIELDS)
+
+/* operation, body of its request, body of its reply.  WAIT, PREFETCH, SUBSCRIBE have none yet. */
+#define PROTO_FRAMES(X)                         \
+	X(HELLO, hello_req, hello_rep)          \
+	X(OPEN, open_req, open_rep)             \
+	X(MATCH, match_req, match_rep)          \
+	X(EXTEND, extend_req, match_rep)        \
+	X(RESERVE, reserve_req, reserve_rep)    \
+	X(COMMIT, commit_req, commit_rep)       \
+	X(RELEASE, release_req, release_rep)    \
+	X(PROBE, probe_req, probe_rep)          \
+	X(EXPLAIN, explain_req, explain_rep)    \
+	X(REPORT, report_req, empty)            \
+	X(QUIESCED, quiesced_req, quiesced_rep) \
+	X(PING, empty, empty)                   \
+	X(ADMIN, admin, admin)
 
 #define PROTO_F_U8(name)        uint8_t name;
 #define PROTO_F_U16(name)       uint16_t name;
