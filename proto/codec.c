@@ -249,7 +249,7 @@ static inline int finish(struct proto_reader *r, const char **ret_bad_field)
 				 const char **ret_bad_field)                                \
 	{                                                                                   \
 		struct proto_reader r = { n ? body : "", n, NULL };                         \
-		struct proto_##low msg;                                                     \
+		struct proto_##low msg = {};                                                \
                                                                                             \
 		FIELDS(D_INT, D_INT, D_INT, D_INT, D_INT, D_STR, D_BLOB, D_RUNS)            \
 		check_bits(&r, PROTO_BODY_##low, &msg);                                     \
