@@ -1,0 +1,316 @@
+/*
+ * namespace.c - opening namespaces, mapping pools, slots.
+ *
+ * What it guarantees.  A pool is mapped once per connection's life, group and protection, and stays
+ * mapped until pfx_close, so that a pointer from pfx_slot never dangles, whatever the daemon does.
+ * Sizes are checked against each other and against the descriptor's real length before anything is
+ * mapped: an access inside a slot cannot run past the end of the memory.
+ *
+ * What it relies on.  Pools are sealed against shrinking by the daemon.
+ */
+#include "clients/c/internal.h"
+
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static struct proto_span text(const char *s)
+{
+	return (struct proto_span){ s ? s : "", s ? (uint32_t)strnlen(s, UINT16_MAX) : 0 };
+}
+
+/* The body of OPEN, kept for the next life.  Return: 0, PFX_NO_MEMORY, PFX_ARGUMENT. */
+static int encode_open(struct pfx_client *c, const pfx_namespace_options *o,
+		       struct pfx_namespace *ns)
+{
+	struct proto_open_req req = {
+		.key_mode = (uint8_t)o->key_mode,
+		.flags = o->flags,
+		.model = text(o->model),
+		.revision = text(o->revision),
+		.dtype = text(o->dtype),
+		.scales = text(o->scales),
+		.layers = o->layers,
+		.kv_heads = o->kv_heads,
+		.head_dim = o->head_dim,
+		.block_tokens = o->block_tokens,
+		.block_bytes = o->block_bytes,
+		.layout = text(o->layout),
+		.windows = text(o->windows),
+		.adapter = text(o->adapter),
+		.tp_size = o->tp_size,
+		.tp_rank = o->tp_rank,
+		.engine = text(o->engine),
+		.digest_len = o->digest_len,
+		.seed_probe = { o->seed_probe, o->seed_probe_len },
+	};
+	uint8_t room[PROTO_MAX_HELLO];
+	struct proto_writer w = { .p = room, .cap = sizeof(room) };
+
+	proto_open_req_encode(&w, &req);
+	if (w.bad_field)
+		return pfx_fail(c, PFX_ARGUMENT, "OPEN: %s is too long or has a byte 0",
+				w.bad_field);
+	radix_assert(w.len <= w.cap); /* the fields' limits add up to less */
+	ns->open_body = malloc(w.len);
+	if (!ns->open_body)
+		return pfx_fail(c, PFX_NO_MEMORY, "no memory for a namespace");
+	memcpy(ns->open_body, room, w.len);
+	ns->open_body_len = (uint32_t)w.len;
+	return 0;
+}
+
+/* ---- pools ------------------------------------------------------------------------------------- */
+
+static bool long_enough(int fd, uint64_t len)
+{
+	struct stat st;
+
+	return fstat(fd, &st) == 0 && st.st_size >= 0 && (uint64_t)st.st_size >= len;
+}
+
+static void pool_free(struct pfx_pool *p)
+{
+	if (p->base)
+		munmap(p->base, p->len);
+	if (p->generations) {
+		void *v;
+
+		memcpy(&v, &p->generations, sizeof(v)); /* munmap takes no pointer to const */
+		munmap(v, p->generations_len);
+	}
+	free(p);
+}
+
+static struct pfx_pool *pool_find(struct pfx_client *c, uint32_t group, int map)
+{
+	for (struct pfx_pool *p = c->pools; p; p = p->next) {
+		if (p->life == c->life && p->group == group && p->map == map)
+			return p;
+	}
+	return NULL;
+}
+
+/* Return: 0 with the pool on the client's list, or a public status. */
+static int pool_map(struct pfx_client *c, const struct proto_open_rep *rep, int map, const int *fds,
+		    struct pfx_pool **ret_pool)
+{
+	int prot = map == 1 ? PROT_READ | PROT_WRITE : PROT_READ;
+	struct pfx_pool *p;
+	void *v;
+
+	if (map == 1 && (rep->flags & PROTO_OPENED_READ_ONLY))
+		return pfx_fail(c, PFX_FORBIDDEN,
+				"OPEN: this process may map the pool read-only (map = 2)");
+	if (rep->n_pool_fds < 2)
+		return pfx_fail(c, PFX_UNSUPPORTED, "OPEN: no pool came with the reply (map = 0)");
+	if (!long_enough(fds[0], rep->pool_len) ||
+	    !long_enough(fds[rep->n_pool_fds - 1], (uint64_t)rep->n_slots * 8))
+		return pfx_fail(c, PFX_PROTOCOL, "OPEN: the pool is shorter than the reply says");
+	p = calloc(1, sizeof(*p));
+	if (!p)
+		return pfx_fail(c, PFX_NO_MEMORY, "no memory for a mapping");
+	p->life = c->life;
+	p->group = rep->group;
+	p->map = map;
+	p->n_slots = rep->n_slots;
+	p->len = rep->pool_len;
+	p->generations_len = (size_t)rep->n_slots * 8;
+	v = mmap(NULL, p->len, prot, MAP_SHARED, fds[0], 0);
+	if (v != MAP_FAILED) {
+		p->base = v;
+		v = mmap(NULL, p->generations_len, PROT_READ, MAP_SHARED, fds[rep->n_pool_fds - 1],
+			 0);
+		if (v != MAP_FAILED)
+			p->generations = v;
+	}
+	if (!p->base || !p->generations) {
+		int e = errno;
+
+		pool_free(p);
+		return pfx_fail(c, PFX_NO_MEMORY, "OPEN: mapping %llu bytes: %s",
+				(unsigned long long)rep->pool_len, strerror(e));
+	}
+	p->next = c->pools;
+	c->pools = p;
+	*ret_pool = p;
+	return 0;
+}
+
+/* ---- OPEN -------------------------------------------------------------------------------------- */
+
+/* NULL, or what does not fit together. */
+static const char *bad_geometry(const struct pfx_namespace *ns, const struct proto_open_rep *rep)
+{
+	if (rep->digest.n != sizeof(ns->info.digest))
+		return "digest";
+	if (!rep->block_bytes || rep->slot_stride < rep->block_bytes)
+		return "slot_stride";
+	if (!rep->n_slots || rep->n_slots > rep->pool_len / rep->slot_stride)
+		return "pool_len";
+	if (rep->pool_len > SIZE_MAX / 2)
+		return "pool_len";
+	if (!rep->key_len || !rep->block_tokens)
+		return "key_len";
+	if (rep->n_pool_fds > PFX_MAX_FDS)
+		return "n_pool_fds";
+	/* The same fields were sent: the caller's keys and blocks can not have changed size. */
+	if (ns->life &&
+	    (rep->key_len != ns->info.key_len || rep->block_tokens != ns->info.block_tokens ||
+	     rep->block_bytes != ns->info.block_bytes))
+		return "geometry, which was another one before";
+	return NULL;
+}
+
+static int take_open(struct pfx_client *c, struct pfx_namespace *ns,
+		     const struct proto_open_rep *rep, const int *fds)
+{
+	struct pfx_pool *pool = NULL;
+	int r = 0;
+
+	if (ns->map) {
+		pool = pool_find(c, rep->group, ns->map);
+		if (pool && (pool->len != rep->pool_len || pool->n_slots != rep->n_slots))
+			return pfx_fail(c, PFX_PROTOCOL, "OPEN: one pool, two sizes");
+		if (!pool)
+			r = pool_map(c, rep, ns->map, fds, &pool);
+		if (r)
+			return r;
+	}
+	ns->pool = pool;
+	ns->life = c->life;
+	ns->info = (pfx_namespace_info){
+		.struct_size = sizeof(ns->info),
+		.id = rep->ns,
+		.group = rep->group,
+		.key_len = rep->key_len,
+		.block_tokens = rep->block_tokens,
+		.block_bytes = rep->block_bytes,
+		.slot_stride = rep->slot_stride,
+		.n_slots = rep->n_slots,
+		.seed_mismatch = (rep->flags & PROTO_OPENED_SEED_MISMATCH) != 0,
+	};
+	memcpy(ns->info.digest, rep->digest.p, sizeof(ns->info.digest));
+	return 0;
+}
+
+int pfx_namespace_ensure(struct pfx_client *c, struct pfx_namespace *ns)
+{
+	struct proto_span body = { ns->open_body, ns->open_body_len };
+	int fds[PFX_MAX_FDS];
+	struct proto_open_rep rep;
+	struct pfx_frame f;
+	const char *bad;
+	int r;
+
+	if (ns->life == c->life)
+		return 0;
+	r = pfx_request(c, PROTO_OP_OPEN, &body, &f);
+	if (r)
+		return r;
+	if (proto_open_rep_decode(f.body, f.h.len, &rep, &bad))
+		return pfx_bad_reply(c, PROTO_OP_OPEN, bad);
+	bad = bad_geometry(ns, &rep);
+	if (bad)
+		return pfx_bad_reply(c, PROTO_OP_OPEN, bad);
+	if (!pfx_wire_take_fds(&c->wire, rep.n_pool_fds, fds))
+		return pfx_bad_reply(c, PROTO_OP_OPEN, "fewer descriptors than it names");
+	r = take_open(c, ns, &rep, fds);
+	for (uint32_t i = 0; i < rep.n_pool_fds; i++)
+		close(fds[i]); /* the mappings keep the memory */
+	return r;
+}
+
+static void namespace_free(struct pfx_namespace *ns)
+{
+	free(ns->open_body);
+	free(ns);
+}
+
+void pfx_namespace_deinit_all(struct pfx_client *c)
+{
+	while (c->namespaces) {
+		struct pfx_namespace *ns = c->namespaces;
+
+		c->namespaces = ns->next;
+		namespace_free(ns);
+	}
+	while (c->pools) {
+		struct pfx_pool *p = c->pools;
+
+		c->pools = p->next;
+		pool_free(p);
+	}
+}
+
+int pfx_open(pfx_client *c, const pfx_namespace_options *options, pfx_namespace **ret_ns)
+{
+	pfx_namespace_options o;
+	struct pfx_namespace *ns;
+	int r = pfx_begin(c, 0);
+
+	if (r)
+		return r;
+	if (!options || !ret_ns || !pfx_struct_in(&o, sizeof(o), options))
+		return pfx_fail(c, PFX_ARGUMENT, "options, their struct_size or ret_ns is missing");
+	if (o.key_mode != PFX_KEYS_TOKENS && o.key_mode != PFX_KEYS_DIGEST)
+		return pfx_fail(c, PFX_ARGUMENT, "key_mode is %d, neither tokens nor digest",
+				o.key_mode);
+	if (o.map < 0 || o.map > 2)
+		return pfx_fail(c, PFX_ARGUMENT, "map is %d, not 0, 1 or 2", o.map);
+	if (o.seed_probe_len && !o.seed_probe)
+		return pfx_fail(c, PFX_ARGUMENT, "seed_probe is NULL and seed_probe_len is not 0");
+	ns = calloc(1, sizeof(*ns));
+	if (!ns)
+		return pfx_fail(c, PFX_NO_MEMORY, "no memory for a namespace");
+	ns->client = c;
+	ns->map = o.map;
+	r = encode_open(c, &o, ns);
+	for (int round = 0; r == 0; round++) {
+		r = pfx_ready(c, NULL);
+		if (r)
+			break;
+		r = pfx_namespace_ensure(c, ns);
+		if (r != PFX_LOST || round)
+			break;
+		r = 0; /* the connection had died unnoticed: once more on a new one */
+	}
+	if (r || !ns->life) {
+		namespace_free(ns);
+		return pfx_gone(c, r);
+	}
+	ns->next = c->namespaces;
+	c->namespaces = ns;
+	*ret_ns = ns;
+	return 0;
+}
+
+/* ---- looking ----------------------------------------------------------------------------------- */
+
+int pfx_namespace_get(const pfx_namespace *ns, pfx_namespace_info *ret_info)
+{
+	if (!ns || !ret_info || !pfx_struct_ok(ret_info))
+		return PFX_ARGUMENT;
+	pfx_struct_out(ret_info, &ns->info, sizeof(ns->info));
+	return 0;
+}
+
+void *pfx_slot(const pfx_namespace *ns, uint32_t slot)
+{
+	if (!ns || !ns->pool || slot >= ns->pool->n_slots)
+		return NULL;
+	return ns->pool->base + (size_t)slot * ns->info.slot_stride;
+}
+
+int pfx_slot_stale(const pfx_namespace *ns, uint32_t slot, uint64_t reuse)
+{
+	if (!ns || !ns->pool || slot >= ns->pool->n_slots)
+		return 1;
+	if ((uint16_t)(reuse >> PFX_REUSE_BITS) != (uint16_t)ns->life)
+		return 1; /* named in an earlier life: the number means another memory now */
+	/* What was read before this call has been read before the generation is. */
+	__atomic_thread_fence(__ATOMIC_ACQUIRE);
+	return __atomic_load_n(&ns->pool->generations[slot], __ATOMIC_ACQUIRE) >
+	       (reuse & PFX_REUSE_MASK);
+}

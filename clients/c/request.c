@@ -1,0 +1,281 @@
+/*
+ * request.c - one request and its reply.
+ *
+ * What it guarantees.  Replies are recognised by seq.  One that comes after its call gave up is
+ * skipped, and what it gave is given back: a lease is released with the next request, descriptors
+ * are closed.  A reply that is not the protocol, or names another life of the daemon, ends the
+ * connection; nothing of it is believed.
+ *
+ * What it relies on.  wire.c: a frame interrupted by a deadline goes on at the next call.
+ */
+#include "clients/c/internal.h"
+
+#include <stdlib.h>
+#include <unistd.h>
+
+static void encode_body(struct proto_writer *w, uint16_t op, const void *msg)
+{
+	switch (op) {
+	case PROTO_OP_HELLO:
+		proto_hello_req_encode(w, msg);
+		break;
+	case PROTO_OP_OPEN: {
+		const struct proto_span *body = msg; /* encoded once, by pfx_open */
+
+		if (w->len <= w->cap && body->n <= w->cap - w->len)
+			memcpy(w->p + w->len, body->p, body->n);
+		w->len += body->n;
+		break;
+	}
+	case PROTO_OP_MATCH:
+		proto_match_req_encode(w, msg);
+		break;
+	case PROTO_OP_EXTEND:
+		proto_extend_req_encode(w, msg);
+		break;
+	case PROTO_OP_RESERVE:
+		proto_reserve_req_encode(w, msg);
+		break;
+	case PROTO_OP_COMMIT:
+		proto_commit_req_encode(w, msg);
+		break;
+	case PROTO_OP_RELEASE:
+		proto_release_req_encode(w, msg);
+		break;
+	case PROTO_OP_PROBE:
+		proto_probe_req_encode(w, msg);
+		break;
+	case PROTO_OP_EXPLAIN:
+		proto_explain_req_encode(w, msg);
+		break;
+	case PROTO_OP_REPORT:
+		proto_report_req_encode(w, msg);
+		break;
+	case PROTO_OP_QUIESCED:
+		proto_quiesced_req_encode(w, msg);
+		break;
+	case PROTO_OP_PING:
+		proto_empty_encode(w, msg);
+		break;
+	case PROTO_OP_ADMIN:
+		proto_admin_encode(w, msg);
+		break;
+	default:
+		radix_assert(false);
+	}
+}
+
+/* Appends a frame to tx.  Return: 0, PFX_NO_MEMORY, PFX_LIMIT, PFX_ARGUMENT. */
+static int append(struct pfx_client *c, uint16_t op, uint64_t seq, const void *msg)
+{
+	struct proto_header h = { .op = op, .seq = seq };
+	size_t room = 4096;
+
+	if (c->connected)
+		h.boot = c->boot;
+	for (;;) {
+		struct proto_writer w = { 0 };
+		size_t start;
+		int r = pfx_wire_reserve(&c->wire, room);
+
+		if (r)
+			return pfx_fail(c, r, "no memory for a request of %zu bytes", room);
+		w.p = c->wire.tx + c->wire.tx_len;
+		w.cap = c->wire.tx_cap - c->wire.tx_len;
+		start = proto_frame_begin(&w);
+		encode_body(&w, op, msg);
+		r = proto_frame_end(&w, start, &h);
+		if (r == -EMSGSIZE)
+			return pfx_fail(c, PFX_ARGUMENT, "%s: %s is too long or has a byte 0",
+					proto_op_to_string(op),
+					w.bad_field ? w.bad_field : "the request");
+		if (w.len > c->wire.max_frame)
+			return pfx_fail(c, PFX_LIMIT,
+					"%s of %zu bytes; the daemon takes frames of %u",
+					proto_op_to_string(op), w.len, c->wire.max_frame);
+		if (r == 0) {
+			c->wire.tx_len += w.len;
+			return 0;
+		}
+		room = w.len;
+	}
+}
+
+void pfx_orphan(struct pfx_client *c, uint64_t wire_lease)
+{
+	if (c->n_orphans == c->orphans_cap) {
+		uint32_t cap = c->orphans_cap ? 2 * c->orphans_cap : 8;
+		uint64_t *v = realloc(c->orphans, cap * sizeof(*v));
+
+		if (!v) {
+			pfx_drop(c); /* the only other way not to hold what nobody knows of */
+			return;
+		}
+		c->orphans = v;
+		c->orphans_cap = cap;
+	}
+	c->orphans[c->n_orphans++] = wire_lease;
+}
+
+/* RELEASE of every orphan goes out in front; its replies are skipped like late ones. */
+static int append_orphans(struct pfx_client *c)
+{
+	while (c->n_orphans) {
+		struct proto_release_req req = { .op_id = pfx_op_id(c),
+						 .lease = c->orphans[c->n_orphans - 1] };
+		int r = append(c, PROTO_OP_RELEASE, ++c->seq, &req);
+
+		if (r)
+			return r;
+		c->n_orphans--;
+	}
+	return 0;
+}
+
+void pfx_orphans_flush(struct pfx_client *c)
+{
+	int r;
+
+	if (!c->connected || (c->wire.tx_off < c->wire.tx_len && pfx_wire_flush(&c->wire, 0)))
+		return;
+	r = append_orphans(c);
+	if (r == 0)
+		r = pfx_wire_flush(&c->wire, 0);
+	/* What did not go now goes with the next request; a connection that broke is noticed there. */
+	(void)r;
+}
+
+/* Gives back what a reply gave that nobody waits for. */
+static void skip_late(struct pfx_client *c, const struct pfx_frame *f)
+{
+	struct proto_match_rep match;
+	struct proto_open_rep open;
+	int fds[PFX_MAX_FDS];
+	const char *bad;
+
+	if (f->h.status != PROTO_STATUS_OK)
+		return;
+	if (f->h.op == PROTO_OP_MATCH &&
+	    proto_match_rep_decode(f->body, f->h.len, &match, &bad) == 0 && match.lease)
+		pfx_orphan(c, match.lease);
+	if (f->h.op == PROTO_OP_OPEN &&
+	    proto_open_rep_decode(f->body, f->h.len, &open, &bad) == 0 &&
+	    pfx_wire_take_fds(&c->wire, open.n_pool_fds, fds)) {
+		for (uint32_t i = 0; i < open.n_pool_fds; i++)
+			close(fds[i]);
+	}
+}
+
+int pfx_bad_reply(struct pfx_client *c, uint16_t op, const char *field)
+{
+	pfx_drop(c);
+	return pfx_fail(c, PFX_PROTOCOL, "the reply to %s does not decode: %s",
+			proto_op_to_string(op), field);
+}
+
+/* A reply with an error status.  Return: the status as the caller sees it. */
+static int take_error(struct pfx_client *c, const struct pfx_frame *f)
+{
+	const char *op = proto_op_to_string(f->h.op);
+	struct proto_error e;
+	const char *bad;
+
+	if (proto_error_decode(f->body, f->h.len, &e, &bad))
+		return pfx_bad_reply(c, f->h.op, bad);
+	c->retry_after_us = e.retry_after_us;
+	(void)pfx_fail(c, 0, "%s: %s%.*s%s%.*s", op,
+		       e.field.n ? "" : proto_status_to_string(f->h.status), (int)e.field.n,
+		       e.field.n ? (const char *)e.field.p : "", ": ", (int)e.text.n,
+		       e.text.n ? (const char *)e.text.p : "");
+	switch (f->h.status) {
+	case PROTO_STATUS_BAD_FRAME:
+	case PROTO_STATUS_VERSION:
+	case PROTO_STATUS_TOO_LARGE:
+	case PROTO_STATUS_NO_HELLO:
+		pfx_drop(c); /* the daemon closes now */
+		return PFX_PROTOCOL;
+	case PROTO_STATUS_SELF_TEST:
+		pfx_drop(c);
+		return PFX_SELF_TEST;
+	default:
+		return f->h.status < PFX_GONE ? f->h.status : PFX_PROTOCOL;
+	}
+}
+
+/* What a failure below means for the connection, and its text. */
+static int broken(struct pfx_client *c, uint16_t op, int r)
+{
+	const char *name = proto_op_to_string(op);
+
+	switch (r) {
+	case PFX_DEADLINE:
+		return pfx_fail(c, r, "%s: no answer before the deadline", name);
+	case PFX_NO_MEMORY:
+		pfx_drop(c); /* in the middle of a frame that can not be kept */
+		return pfx_fail(c, r, "%s: no memory for the reply", name);
+	case PFX_PROTOCOL:
+		pfx_drop(c);
+		return pfx_fail(c, r, "%s: the daemon sent %s", name, c->wire.why);
+	default:
+		pfx_drop(c);
+		return pfx_fail(c, r, "%s: %s", name, c->wire.why);
+	}
+}
+
+static int send_request(struct pfx_client *c, uint16_t op, const void *msg)
+{
+	size_t start;
+	/* What an earlier deadline left unsent goes first, so that tx holds one frame at most. */
+	int r = pfx_wire_flush(&c->wire, c->call_deadline_ns);
+
+	if (r)
+		return broken(c, op, r);
+	r = append_orphans(c);
+	if (r)
+		return r;
+	start = c->wire.tx_len;
+	r = append(c, op, ++c->seq, msg);
+	if (r)
+		return r;
+	r = pfx_wire_flush(&c->wire, c->call_deadline_ns);
+	c->in_doubt = true;
+	if (r == PFX_DEADLINE && c->wire.tx_off <= start) {
+		c->wire.tx_len = start; /* none of it has gone: it never will */
+		c->in_doubt = false;
+	}
+	return r ? broken(c, op, r) : 0;
+}
+
+int pfx_request(struct pfx_client *c, uint16_t op, const void *msg, struct pfx_frame *ret_frame)
+{
+	struct pfx_frame f;
+	int r;
+
+	c->in_doubt = false;
+	r = send_request(c, op, msg);
+	if (r)
+		return r;
+	for (;;) {
+		r = pfx_wire_receive(&c->wire, c->call_deadline_ns, &f);
+		if (r)
+			return broken(c, op, r);
+		if (op != PROTO_OP_HELLO && !proto_id_equal(&f.h.boot, &c->boot)) {
+			c->wire.why = "the reply is of another life of the daemon";
+			return broken(c, op, PFX_LOST);
+		}
+		if (f.h.seq == c->seq && f.h.op == op)
+			break;
+		if (f.h.seq >= c->seq) {
+			c->wire.why = "a reply that was not asked for";
+			return broken(c, op, PFX_PROTOCOL);
+		}
+		skip_late(c, &f);
+		if (c->wire.fd < 0)
+			return pfx_fail(c, PFX_NO_MEMORY, "no memory to remember a late lease");
+	}
+	c->in_doubt = false;
+	if (f.h.status != PROTO_STATUS_OK)
+		return take_error(c, &f);
+	*ret_frame = f;
+	return 0;
+}
