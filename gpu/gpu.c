@@ -47,8 +47,8 @@ int gpu_open(const char *name, const struct gpu_sim_config *sim, struct gpu **re
 			      "host memory (chosen by auto: this build has no driver of a GPU)",
 			      why, why_len);
 	if (strcmp(name, "sim") == 0)
-		return opened(gpu_sim_open(sim ? sim : &healthy, ret_gpu), "a simulated device",
-			      why, why_len);
+		return opened(gpu_sim_open(sim ? sim : &healthy, GPU_SIM_WINDOW, ret_gpu),
+			      "a simulated device", why, why_len);
 	if (names_cuda(name)) {
 		say(why, why_len, "this build has no CUDA back end; host and sim are there");
 		return -ENOTSUP;

@@ -9,11 +9,18 @@
  *     cuda  not in this table yet; `gpu_open("cuda")` says so
  *
  * Contract of every back end (one test suite runs over all of them):
- *   - submit() < 0: the job's callback never runs.  0: it runs exactly once, from reap(), never
- *     from submit().  A failed job completes too, with its error.
- *   - event_fd is readable while reap() has work.  reap() takes a budget and returns what it ran.
+ *   - submit() < 0: the job's callback never runs.  0: it runs exactly once, from reap() (or from
+ *     close(), with -ENODEV, for jobs that are in flight then), never from submit().  A failed job
+ *     completes too, with its error.
+ *   - event_fd is readable while reap() has work.  reap() takes a budget of callbacks and returns
+ *     how many it ran; it holds its caller for a bounded time, so 0 may mean that a long copy has
+ *     only come further.  Whether there is more to do, event_fd says and not the number.
  *   - The job is the caller's memory and the driver's while in flight; nothing is allocated for it.
+ *     In its callback it is the caller's again, and may be submitted again.
+ *   - The ranges of a job do not overlap and do not leave their pool.
+ *   - A pool is freed only when no job on it is in flight.
  *   - Device addresses are uint64_t, never pointers.
+ *   - One thread at a time uses a device.
  *   - -ENOMEM, -EINVAL, -EAGAIN (queue full), -EIO (this job), -ENODEV (device lost; sticky: every
  *     later call says so and all queued jobs complete with it).
  */
@@ -42,10 +49,10 @@ struct gpu_pool_info {
 };
 
 struct gpu_job {
-	/* set by the caller */
+	/* Set by the caller.  One side lies in a pool of this device, the other in a pool of it or in
+	 * host memory. */
 	uint64_t dst;
-	uint64_t
-		src; /* one side lies in a pool of this device, the other in a pool or host memory */
+	uint64_t src;
 	uint64_t len;
 	void (*done)(struct gpu_job *job, int status); /* 0, -EIO, -ENODEV */
 	void *ctx;
@@ -110,7 +117,10 @@ radix_nodiscard int gpu_open(const char *name, const struct gpu_sim_config *sim,
 			     struct gpu **ret_gpu, char *why, size_t why_len);
 void gpu_close(struct gpu *g); /* accepts NULL */
 
-/* The virtual clock of sim: makes jobs due and moves their data. */
+/*
+ * The virtual clock of sim: makes jobs due and moves their data.  It stands still unless somebody
+ * calls this; the daemon's shell passes on the time that went by.  No-op on other back ends.
+ */
 void gpu_sim_advance(struct gpu *g, uint64_t ns);
 /* Due time of the next job, UINT64_MAX when none: what a simulated world sleeps until. */
 uint64_t gpu_sim_next_due(const struct gpu *g);

@@ -10,7 +10,12 @@
 #include "gpu/gpu.h"
 #include "radix/list.h"
 
-#define GPU_SLOT_ALIGN 64u
+#define GPU_SLOT_ALIGN   64u
+#define GPU_SIM_WINDOW   (UINT64_C(64) << 30) /* address space, not memory */
+#define GPU_SIM_ADDR     UINT64_C(0x7fd000000000)
+#define GPU_SIM_POOL_GAP (UINT64_C(64) << 10) /* around pools, so that leaving one is seen */
+#define GPU_SIM_NEW      0xA5
+#define GPU_SIM_FREED    0xDD
 
 struct gpu_pool {
 	struct radix_list link; /* on its device's list */
@@ -36,7 +41,7 @@ struct gpu_queue {
 };
 
 int gpu_host_open(struct gpu **ret_gpu);
-int gpu_sim_open(const struct gpu_sim_config *config, struct gpu **ret_gpu);
+int gpu_sim_open(const struct gpu_sim_config *config, uint64_t window_bytes, struct gpu **ret_gpu);
 
 int gpu_pool_make(struct radix_list *pools, uint32_t n_slots, uint64_t slot_bytes,
 		  struct gpu_pool **ret_pool);

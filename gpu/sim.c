@@ -18,12 +18,7 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
-#define WINDOW_ADDR  UINT64_C(0x7fd000000000)
-#define WINDOW_BYTES (UINT64_C(64) << 30)
 #define WINDOW_TRIES 16
-#define POOL_GAP     (UINT64_C(64) << 10) /* unmapped, so that running past an end is seen */
-#define POISON_NEW   0xA5
-#define POISON_FREED 0xDD
 #define QUEUE_DEPTH  1024
 #define REORDER_LOOK 16 /* how far a job may be overtaken, in places of the queue */
 #define NEVER        UINT64_MAX
@@ -35,7 +30,8 @@ struct sim {
 	struct gpu_queue queue; /* not yet due */
 	struct gpu_queue ready; /* waiting for reap() */
 	struct gpu_signal signal;
-	uint64_t window;    /* first device address */
+	uint64_t window; /* first device address */
+	uint64_t window_bytes;
 	uint64_t next_addr; /* where the next pool is tried */
 	uint64_t pool_bytes;
 	uint64_t now_ns;
@@ -46,8 +42,6 @@ struct sim {
 	uint32_t n_jobs;
 	bool lost;
 };
-
-static const struct gpu_ops sim_ops;
 
 static struct sim *sim_of(const struct gpu *g)
 {
@@ -77,22 +71,22 @@ static uint64_t sim_random(struct sim *s)
  * PROT_NONE keeps everything else out of the window and makes every load from it fault.  A second
  * device takes the window below; where the kernel lets us have none of them, it chooses.
  */
-static int window_reserve(uint64_t *ret_addr)
+static int window_reserve(uint64_t bytes, uint64_t *ret_addr)
 {
 	const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
 	void *p;
 
 	for (uint64_t i = 0; i < WINDOW_TRIES; i++) {
-		uint64_t want = WINDOW_ADDR - i * WINDOW_BYTES;
+		uint64_t want = GPU_SIM_ADDR - i * GPU_SIM_WINDOW;
 
-		p = mmap((void *)(uintptr_t)want, WINDOW_BYTES, PROT_NONE,
-			 flags | MAP_FIXED_NOREPLACE, -1, 0);
+		p = mmap((void *)(uintptr_t)want, bytes, PROT_NONE, flags | MAP_FIXED_NOREPLACE, -1,
+			 0);
 		if (p != MAP_FAILED) {
 			*ret_addr = (uintptr_t)p;
 			return 0;
 		}
 	}
-	p = mmap(NULL, WINDOW_BYTES, PROT_NONE, flags, -1, 0);
+	p = mmap(NULL, bytes, PROT_NONE, flags, -1, 0);
 	if (p == MAP_FAILED)
 		return -ENOMEM;
 	*ret_addr = (uintptr_t)p;
@@ -101,7 +95,7 @@ static int window_reserve(uint64_t *ret_addr)
 
 static bool sim_is_device(const struct sim *s, uint64_t addr, uint64_t len)
 {
-	return addr < s->window + WINDOW_BYTES && addr + len > s->window;
+	return addr < s->window + s->window_bytes && addr + len > s->window;
 }
 
 /* Would a pool of `len` bytes at `addr`, with its gap, lie in the window and clear of the others? */
@@ -109,12 +103,12 @@ static bool range_free(const struct sim *s, uint64_t addr, uint64_t len)
 {
 	struct radix_list *it;
 
-	if (addr + len > s->window + WINDOW_BYTES)
+	if (addr + len > s->window + s->window_bytes)
 		return false;
 	radix_list_foreach(it, &s->pools) {
 		const struct gpu_pool *pool = radix_list_entry(it, struct gpu_pool, link);
 
-		if (addr < pool->addr + pool->shm.len + POOL_GAP && pool->addr < addr + len)
+		if (addr < pool->addr + pool->shm.len + GPU_SIM_POOL_GAP && pool->addr < addr + len)
 			return false;
 	}
 	return true;
@@ -129,15 +123,15 @@ static int range_take(struct sim *s, uint64_t len, uint64_t *ret_addr)
 	struct radix_list *it;
 	uint64_t addr = s->next_addr;
 
-	len += POOL_GAP;
-	if (len > WINDOW_BYTES)
+	len += GPU_SIM_POOL_GAP;
+	if (len > s->window_bytes - GPU_SIM_POOL_GAP)
 		return -ENOMEM;
 	if (!range_free(s, addr, len))
-		addr = s->window;
+		addr = s->window + GPU_SIM_POOL_GAP;
 	for (it = s->pools.next; it != &s->pools && !range_free(s, addr, len); it = it->next) {
 		const struct gpu_pool *pool = radix_list_entry(it, struct gpu_pool, link);
 
-		addr = pool->addr + pool->shm.len + POOL_GAP;
+		addr = pool->addr + pool->shm.len + GPU_SIM_POOL_GAP;
 	}
 	if (!range_free(s, addr, len))
 		return -ENOMEM;
@@ -190,7 +184,7 @@ static int sim_pool_new(struct gpu *g, uint32_t n_slots, uint64_t slot_bytes,
 	pool->addr = addr;
 	radix_list_add_tail(&s->pools, &pool->link);
 	s->pool_bytes += slot_bytes * n_slots;
-	memset(pool->shm.base, POISON_NEW, pool->shm.len);
+	memset(pool->shm.base, GPU_SIM_NEW, pool->shm.len);
 	*ret_pool = pool;
 	return 0;
 }
@@ -203,7 +197,7 @@ static void sim_pool_free(struct gpu *g, struct gpu_pool *pool)
 	if (!pool)
 		return;
 	radix_assert(!gpu_queue_touches(&s->queue, pool) && !gpu_queue_touches(&s->ready, pool));
-	memset(pool->shm.base, POISON_FREED, pool->shm.len);
+	memset(pool->shm.base, GPU_SIM_FREED, pool->shm.len);
 	s->pool_bytes -= pool->slot_bytes * pool->n_slots;
 	gpu_pool_drop(pool);
 }
@@ -412,7 +406,7 @@ static void sim_close(struct gpu *g)
 		job->done(job, job->status);
 	while (!radix_list_empty(&s->pools))
 		sim_pool_free(g, radix_list_first(&s->pools, struct gpu_pool, link));
-	(void)munmap((void *)(uintptr_t)s->window, WINDOW_BYTES);
+	(void)munmap((void *)(uintptr_t)s->window, s->window_bytes);
 	gpu_signal_deinit(&s->signal);
 	free(s);
 }
@@ -434,8 +428,8 @@ static const struct gpu_ops sim_ops = {
 	.health = sim_health,
 };
 
-/* Return: 0, -ENOMEM, or what eventfd() said.  The plan is copied. */
-int gpu_sim_open(const struct gpu_sim_config *config, struct gpu **ret_gpu)
+/* Return: 0, -ENOMEM, or what eventfd() said.  The plan is copied.  Tests open small windows. */
+int gpu_sim_open(const struct gpu_sim_config *config, uint64_t window_bytes, struct gpu **ret_gpu)
 {
 	struct sim *s = calloc(1, sizeof(*s));
 	int r;
@@ -444,7 +438,7 @@ int gpu_sim_open(const struct gpu_sim_config *config, struct gpu **ret_gpu)
 		return -ENOMEM;
 	r = gpu_signal_init(&s->signal);
 	if (r == 0)
-		r = window_reserve(&s->window);
+		r = window_reserve(window_bytes, &s->window);
 	if (r < 0) {
 		gpu_signal_deinit(&s->signal);
 		free(s);
@@ -452,8 +446,9 @@ int gpu_sim_open(const struct gpu_sim_config *config, struct gpu **ret_gpu)
 	}
 	s->gpu.ops = &sim_ops;
 	s->plan = *config;
+	s->window_bytes = window_bytes;
 	s->rng = config->reorder_seed;
-	s->next_addr = s->window;
+	s->next_addr = s->window + GPU_SIM_POOL_GAP;
 	radix_list_init(&s->pools);
 	gpu_queue_init(&s->queue);
 	gpu_queue_init(&s->ready);
@@ -488,5 +483,5 @@ void gpu_poison_slot(struct gpu *g, struct gpu_pool *pool, uint32_t slot)
 	if (g->ops != &sim_ops)
 		return;
 	radix_assert(slot < pool->n_slots);
-	memset((char *)pool->shm.base + slot * pool->slot_stride, POISON_FREED, pool->slot_stride);
+	memset((char *)pool->shm.base + slot * pool->slot_stride, GPU_SIM_FREED, pool->slot_stride);
 }
