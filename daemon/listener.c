@@ -1,0 +1,252 @@
+/*
+ * listener.c - see listener.h.
+ */
+#include "daemon/listener.h"
+
+#include "daemon/log.h"
+
+#include <event2/event.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/file.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#define BACKLOG           512
+#define ACCEPTS_PER_EVENT 16
+#define PAUSE_MS          100
+
+/* ---- accepting --------------------------------------------------------------------------------- */
+
+/* No descriptor left: give up the reserve for a moment, so that the peer is told by the close. */
+static void listener_refuse(struct prefixd_listener *l)
+{
+	static const struct timeval pause = { .tv_usec = PAUSE_MS * 1000 };
+	int fd;
+
+	prefixd_error("%s: a connection was closed at once: %m", l->path);
+	if (l->reserve_fd >= 0)
+		close(l->reserve_fd);
+	fd = accept4(l->fd, NULL, NULL, SOCK_CLOEXEC);
+	if (fd >= 0)
+		close(fd);
+	l->reserve_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+	if (event_add(l->resume_ev, &pause) == 0)
+		(void)event_del(l->accept_ev); /* it is in the base; cannot fail */
+}
+
+static void listener_on_resume(evutil_socket_t fd, short what, void *ctx)
+{
+	struct prefixd_listener *l = ctx;
+
+	if (l->fd >= 0 && event_add(l->accept_ev, NULL) < 0)
+		prefixd_error("%s: cannot accept connections any more", l->path);
+}
+
+static void listener_on_accept(evutil_socket_t fd, short what, void *ctx)
+{
+	struct prefixd_listener *l = ctx;
+
+	for (int i = 0; i < ACCEPTS_PER_EVENT && l->fd >= 0; i++) {
+		int peer = accept4(l->fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+
+		if (peer >= 0) {
+			l->accepted(l->ctx, peer);
+			continue;
+		}
+		if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS)
+			listener_refuse(l);
+		else if (errno != EAGAIN && errno != EINTR && errno != ECONNABORTED)
+			prefixd_error("%s: accept failed: %m", l->path);
+		break;
+	}
+}
+
+/* ---- opening ----------------------------------------------------------------------------------- */
+
+/* A directory in which others may rename things lets them take the socket's place. */
+static int parent_check(const char *path, char *why, size_t why_len)
+{
+	const char *slash = strrchr(path, '/');
+	char dir[sizeof(((struct sockaddr_un *)NULL)->sun_path)];
+	struct stat st;
+
+	if (slash == path)
+		snprintf(dir, sizeof(dir), "/");
+	else
+		snprintf(dir, sizeof(dir), "%.*s", slash ? (int)(slash - path) : 1,
+			 slash ? path : ".");
+	/* Its home in /run is gone after a boot; any other directory is the operator's to make. */
+	if (strcmp(dir, "/run/prefixd") == 0 && mkdir(dir, 0755) < 0 && errno != EEXIST) {
+		snprintf(why, why_len, "cannot make directory %s: %s", dir, strerror(errno));
+		return -errno;
+	}
+	if (stat(dir, &st) < 0) {
+		int r = -errno;
+
+		snprintf(why, why_len, "directory %s of socket %s: %s", dir, path, strerror(-r));
+		return r;
+	}
+	if ((st.st_mode & S_IWOTH) && !(st.st_mode & S_ISVTX)) {
+		snprintf(why, why_len,
+			 "directory %s is writable by everybody: chmod o-w %s, or put the socket "
+			 "elsewhere",
+			 dir, dir);
+		return -EPERM;
+	}
+	return 0;
+}
+
+static int lock_take(struct prefixd_listener *l, char *why, size_t why_len)
+{
+	char lock[128];
+	int r;
+
+	snprintf(lock, sizeof(lock), "%s.lock", l->path);
+	l->lock_fd = open(lock, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+	if (l->lock_fd < 0) {
+		r = -errno;
+		snprintf(why, why_len, "cannot open lock file %s: %s", lock, strerror(-r));
+		return r;
+	}
+	if (flock(l->lock_fd, LOCK_EX | LOCK_NB) < 0) {
+		r = -errno;
+		if (r == -EWOULDBLOCK)
+			snprintf(why, why_len,
+				 "another prefixd serves %s (it holds %s); stop it or give another "
+				 "socket",
+				 l->path, lock);
+		else
+			snprintf(why, why_len, "cannot lock %s: %s", lock, strerror(-r));
+		return r;
+	}
+	return 0;
+}
+
+/* Removes a socket that nobody serves any more; anything else in its place is left alone. */
+static int stale_remove(const char *path, const struct sockaddr_un *addr, char *why, size_t why_len)
+{
+	struct stat st;
+	int fd, r;
+
+	if (lstat(path, &st) < 0)
+		return 0;
+	if (!S_ISSOCK(st.st_mode)) {
+		snprintf(why, why_len, "%s exists and is not a socket; not removing it", path);
+		return -EEXIST;
+	}
+	fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+	if (fd < 0)
+		return -errno;
+	r = connect(fd, (const struct sockaddr *)(const void *)addr, sizeof(*addr)) < 0 ? -errno
+											: 0;
+	close(fd);
+	if (r == 0 || r == -EAGAIN) {
+		snprintf(why, why_len, "somebody else answers at %s; give another socket", path);
+		return -EADDRINUSE;
+	}
+	if (r != -ECONNREFUSED && r != -ENOENT) {
+		snprintf(why, why_len, "cannot tell whether %s is in use: %s", path, strerror(-r));
+		return r;
+	}
+	if (unlink(path) < 0 && errno != ENOENT) {
+		r = -errno;
+		snprintf(why, why_len, "cannot remove the old socket %s: %s", path, strerror(-r));
+		return r;
+	}
+	return 0;
+}
+
+static int socket_bind(struct prefixd_listener *l, mode_t mode, char *why, size_t why_len)
+{
+	struct sockaddr_un addr = { .sun_family = AF_UNIX };
+	mode_t old;
+	int r;
+
+	if (strlen(l->path) >= sizeof(addr.sun_path)) {
+		snprintf(why, why_len, "%s: a socket's path may have %zu bytes", l->path,
+			 sizeof(addr.sun_path) - 1);
+		return -ENAMETOOLONG;
+	}
+	memcpy(addr.sun_path, l->path, strlen(l->path));
+	r = stale_remove(l->path, &addr, why, why_len);
+	if (r < 0)
+		return r;
+	l->fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+	if (l->fd < 0) {
+		r = -errno;
+		snprintf(why, why_len, "cannot make a socket: %s", strerror(-r));
+		return r;
+	}
+	old = umask((mode_t)(~mode & 0777)); /* nobody may connect before the mode is right */
+	r = bind(l->fd, (struct sockaddr *)(void *)&addr, sizeof(addr)) < 0 ? -errno : 0;
+	umask(old);
+	if (r == 0 && listen(l->fd, BACKLOG) < 0)
+		r = -errno;
+	if (r < 0) {
+		snprintf(why, why_len, "cannot serve %s: %s", l->path, strerror(-r));
+		close(l->fd);
+		l->fd = -1;
+	}
+	return r;
+}
+
+int prefixd_listener_init(struct prefixd_listener *l, struct event_base *base, const char *path,
+			  mode_t mode, void (*accepted)(void *ctx, int fd), void *ctx, char *why,
+			  size_t why_len)
+{
+	int r;
+
+	*l = (struct prefixd_listener){ .path = path,
+					.fd = -1,
+					.lock_fd = -1,
+					.reserve_fd = -1,
+					.accepted = accepted,
+					.ctx = ctx };
+	r = parent_check(path, why, why_len);
+	if (r == 0)
+		r = lock_take(l, why, why_len);
+	if (r == 0)
+		r = socket_bind(l, mode, why, why_len);
+	if (r < 0) {
+		prefixd_listener_deinit(l);
+		return r;
+	}
+	l->reserve_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+	l->accept_ev = event_new(base, l->fd, EV_READ | EV_PERSIST, listener_on_accept, l);
+	l->resume_ev = evtimer_new(base, listener_on_resume, l);
+	if (!l->accept_ev || !l->resume_ev || event_add(l->accept_ev, NULL) < 0) {
+		snprintf(why, why_len, "out of memory");
+		prefixd_listener_deinit(l);
+		return -ENOMEM;
+	}
+	return 0;
+}
+
+void prefixd_listener_stop(struct prefixd_listener *l)
+{
+	if (!l->path || l->fd < 0)
+		return;
+	if (l->accept_ev)
+		event_free(l->accept_ev);
+	if (l->resume_ev)
+		event_free(l->resume_ev);
+	l->accept_ev = l->resume_ev = NULL;
+	unlink(l->path); /* ours: the lock is held */
+	close(l->fd);
+	l->fd = -1;
+}
+
+void prefixd_listener_deinit(struct prefixd_listener *l)
+{
+	if (!l->path)
+		return;
+	prefixd_listener_stop(l);
+	if (l->reserve_fd >= 0)
+		close(l->reserve_fd);
+	if (l->lock_fd >= 0)
+		close(l->lock_fd);
+	*l = (struct prefixd_listener){ 0 };
+}

@@ -1,0 +1,36 @@
+/*
+ * listener.h - a unix socket that others connect to.
+ *
+ * What it guarantees.  Two daemons never serve one path: a lock file (PATH.lock) is held for the
+ * listener's life, and a socket that still answers is never removed.  The socket has its mode from
+ * the moment it exists.  Running out of descriptors makes it close the newest peer and pause, never
+ * spin.
+ *
+ * What it relies on.  Nobody removes PATH.lock while a daemon runs; it stays behind on purpose, since
+ * removing it would let two daemons lock two files of that name.
+ */
+#pragma once
+
+#include "radix/base.h"
+
+#include <sys/types.h>
+
+struct event;
+struct event_base;
+
+struct prefixd_listener {
+	const char *path; /* kept by pointer */
+	int fd, lock_fd, reserve_fd;
+	struct event *accept_ev, *resume_ev;
+	void (*accepted)(void *ctx, int fd); /* takes the descriptor over */
+	void *ctx;
+};
+
+/* Return: 0; negative errno with a sentence in `why`. */
+radix_nodiscard int prefixd_listener_init(struct prefixd_listener *l, struct event_base *base,
+					  const char *path, mode_t mode,
+					  void (*accepted)(void *ctx, int fd), void *ctx, char *why,
+					  size_t why_len);
+/* Takes no more connections and removes the socket; the lock stays. */
+void prefixd_listener_stop(struct prefixd_listener *l);
+void prefixd_listener_deinit(struct prefixd_listener *l); /* idempotent, accepts a zeroed one */

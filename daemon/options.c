@@ -1,0 +1,559 @@
+/*
+ * options.c - the table, and the four sources of values.
+ *
+ * Each source goes through option_set(), which checks the text and keeps it if no stronger source
+ * has spoken.  Fields are filled from the texts that won at the very end, so that there is one
+ * place where text becomes a number in force.
+ */
+#include "daemon/options_internal.h"
+
+#include <ini.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+const struct prefixd_option prefixd_options_table[PREFIXD_N_OPTIONS] = {
+#define X(field_, ctype_, name_, section_, type_, def_, min_, max_, flags_, hint_, help_) \
+	{ .name = name_,                                                                  \
+	  .section = section_,                                                            \
+	  .type = type_,                                                                  \
+	  .def = def_,                                                                    \
+	  .min = min_,                                                                    \
+	  .max = max_,                                                                    \
+	  .flags = flags_,                                                                \
+	  .hint = hint_,                                                                  \
+	  .help = help_,                                                                  \
+	  .offset = offsetof(struct prefixd_options, field_) },
+	PREFIXD_OPTIONS(X)
+#undef X
+};
+
+static const char *const option_names[] = {
+#define X(field_, ctype_, name_, ...) name_,
+	PREFIXD_OPTIONS(X)
+#undef X
+};
+
+const struct prefixd_option *prefixd_option_find(const char *name)
+{
+	for (size_t i = 0; i < PREFIXD_N_OPTIONS; i++)
+		if (strcmp(prefixd_options_table[i].name, name) == 0)
+			return &prefixd_options_table[i];
+	return NULL;
+}
+
+const char *prefixd_suggest_option(const char *word)
+{
+	return prefixd_suggest(word, option_names, PREFIXD_N_OPTIONS);
+}
+
+static size_t option_id(const struct prefixd_option *opt)
+{
+	return (size_t)(opt - prefixd_options_table);
+}
+
+struct prefixd_options *prefixd_options_free(struct prefixd_options *o)
+{
+	if (!o)
+		return NULL;
+	for (size_t i = 0; i < PREFIXD_N_OPTIONS; i++) {
+		free(o->values[i].text);
+		free(o->values[i].where);
+	}
+	free(o);
+	return NULL;
+}
+
+/* Replaces what is known of an option.  Return: 0, -ENOMEM. */
+static int value_store(struct prefixd_options *o, size_t id, const char *text,
+		       enum prefixd_source source, const char *where)
+{
+	char *new_text = strdup(text);
+	char *new_where = strdup(where);
+
+	if (!new_text || !new_where) {
+		free(new_text);
+		free(new_where);
+		return -ENOMEM;
+	}
+	free(o->values[id].text);
+	free(o->values[id].where);
+	o->values[id].text = new_text;
+	o->values[id].where = new_where;
+	o->values[id].source = source;
+	return 0;
+}
+
+/* A source's first tenant clears what weaker sources said; the same name adds uids. */
+static int tenant_add(struct prefixd_options *o, const struct prefixd_tenant *t, bool first,
+		      const char *where, char *why, size_t why_len)
+{
+	struct prefixd_tenant *have = NULL;
+
+	if (first)
+		o->n_tenants = 0;
+	for (uint32_t i = 0; i < o->n_tenants; i++)
+		if (strcmp(o->tenants[i].name, t->name) == 0)
+			have = &o->tenants[i];
+	if (!have) {
+		if (o->n_tenants == PREFIXD_TENANTS_MAX) {
+			snprintf(why, why_len, "%s: more than %d tenants", where,
+				 PREFIXD_TENANTS_MAX);
+			return -EINVAL;
+		}
+		o->tenants[o->n_tenants++] = *t;
+		return 0;
+	}
+	have->any_uid |= t->any_uid;
+	if (have->n_uids + t->n_uids > radix_array_size(have->uids)) {
+		snprintf(why, why_len, "%s: tenant %s has more than %zu uids", where, t->name,
+			 radix_array_size(have->uids));
+		return -EINVAL;
+	}
+	memcpy(have->uids + have->n_uids, t->uids, t->n_uids * sizeof(t->uids[0]));
+	have->n_uids += t->n_uids;
+	return 0;
+}
+
+/* One value from one source.  Return: 0, -EINVAL with why, -ENOMEM. */
+static int option_set(struct prefixd_options *o, const struct prefixd_option *opt, const char *text,
+		      enum prefixd_source source, const char *where, char *why, size_t why_len)
+{
+	size_t id = option_id(opt);
+	struct prefixd_value value;
+	char what[PREFIXD_WHY_LEN];
+	bool first;
+	int r;
+
+	r = prefixd_value_parse(opt, text, &value, what, sizeof(what));
+	if (r < 0) {
+		snprintf(why, why_len, "%s: %s", where, what);
+		return r;
+	}
+	if (o->values[id].text && o->values[id].source > source)
+		return 0;
+	first = !o->values[id].text || o->values[id].source < source;
+	if (opt->type == PREFIXD_TENANT) {
+		r = tenant_add(o, &value.tenant, first, where, why, why_len);
+		if (r < 0)
+			return r;
+	}
+	return value_store(o, id, text, source, where);
+}
+
+/* ---- flags ------------------------------------------------------------------------------------- */
+
+static const struct {
+	const char *flag, *letter;
+	enum prefixd_command command;
+} commands[] = {
+	{ "--help", "-h", PREFIXD_HELP },
+	{ "--version", "-V", PREFIXD_VERSION },
+	{ "--check-config", NULL, PREFIXD_CHECK_CONFIG },
+	{ "--print-config", NULL, PREFIXD_PRINT_CONFIG },
+};
+
+static bool command_find(const char *arg, enum prefixd_command *ret)
+{
+	for (size_t i = 0; i < radix_array_size(commands); i++)
+		if (strcmp(arg, commands[i].flag) == 0 ||
+		    (commands[i].letter && strcmp(arg, commands[i].letter) == 0)) {
+			*ret = commands[i].command;
+			return true;
+		}
+	return false;
+}
+
+static int flag_unknown(const char *arg, size_t len, char *why, size_t why_len)
+{
+	char word[64];
+	const char *near;
+
+	if (strncmp(arg, "--", 2) != 0) {
+		snprintf(why, why_len,
+			 "%s: not understood; every option has the form --name "
+			 "value, see --help",
+			 arg);
+		return -EINVAL;
+	}
+	snprintf(word, sizeof(word), "%.*s", (int)(len - 2 < 60 ? len - 2 : 60), arg + 2);
+	near = prefixd_suggest_option(word);
+	for (size_t i = 0; !near && i < radix_array_size(commands); i++) {
+		const char *name = commands[i].flag + 2;
+
+		near = prefixd_suggest(word, &name, 1);
+	}
+	if (near)
+		snprintf(why, why_len, "--%s: no such option; did you mean --%s?", word, near);
+	else
+		snprintf(why, why_len, "--%s: no such option, see --help", word);
+	return -EINVAL;
+}
+
+static int flags_read(struct prefixd_options *o, int argc, char *const *argv, char *why,
+		      size_t why_len)
+{
+	for (int i = 1; i < argc; i++) {
+		const char *arg = argv[i];
+		const struct prefixd_option *opt = NULL;
+		size_t len = strcspn(arg, "=");
+		const char *text;
+		char name[64], where[80];
+		int r;
+
+		if (command_find(arg, &o->command))
+			continue;
+		if (len > 2 && len < sizeof(name) && strncmp(arg, "--", 2) == 0) {
+			snprintf(name, sizeof(name), "%.*s", (int)(len - 2), arg + 2);
+			opt = prefixd_option_find(name);
+		}
+		if (!opt)
+			return flag_unknown(arg, len, why, why_len);
+		text = arg[len] == '=' ? arg + len + 1 : argv[++i];
+		if (!text) {
+			snprintf(why, why_len, "--%s: needs a value: --%s %s", name, name,
+				 opt->hint);
+			return -EINVAL;
+		}
+		snprintf(where, sizeof(where), "flag --%s", name);
+		r = option_set(o, opt, text, PREFIXD_FROM_FLAG, where, why, why_len);
+		if (r < 0)
+			return r;
+	}
+	return 0;
+}
+
+/* ---- environment ------------------------------------------------------------------------------- */
+
+#define ENV_PREFIX "PREFIXD_"
+
+/* "PREFIXD_POOL_BLOCKS=8" -> "pool-blocks"; NULL when too long to be one. */
+static const char *env_name(const char *entry, char *out, size_t out_len)
+{
+	size_t n = 0;
+
+	for (entry += strlen(ENV_PREFIX); *entry && *entry != '='; entry++) {
+		if (n + 1 >= out_len)
+			return NULL;
+		out[n++] = *entry == '_' ? '-' : (char)(*entry | 0x20);
+	}
+	out[n] = '\0';
+	return out;
+}
+
+static int env_read_tenants(struct prefixd_options *o, const struct prefixd_option *opt,
+			    const char *text, char *why, size_t why_len)
+{
+	while (*(text += strspn(text, " "))) {
+		size_t n = strcspn(text, " ");
+		char one[512];
+		int r;
+
+		snprintf(one, sizeof(one), "%.*s", (int)(n < sizeof(one) ? n : sizeof(one) - 1),
+			 text);
+		r = option_set(o, opt, one, PREFIXD_FROM_ENV, "environment PREFIXD_TENANT", why,
+			       why_len);
+		if (r < 0)
+			return r;
+		text += n;
+	}
+	return 0;
+}
+
+static int env_read(struct prefixd_options *o, char *const *envp, char *why, size_t why_len)
+{
+	for (; envp && *envp; envp++) {
+		const struct prefixd_option *opt = NULL;
+		char name[64], where[96];
+		const char *eq = strchr(*envp, '=');
+		int r;
+
+		if (!eq || strncmp(*envp, ENV_PREFIX, strlen(ENV_PREFIX)) != 0)
+			continue;
+		if (env_name(*envp, name, sizeof(name)))
+			opt = prefixd_option_find(name);
+		if (!opt) { /* a neighbour's variable is not a reason not to start */
+			snprintf(o->unknown_env, sizeof(o->unknown_env), "%.*s", (int)(eq - *envp),
+				 *envp);
+			continue;
+		}
+		snprintf(where, sizeof(where), "environment %.*s", (int)(eq - *envp), *envp);
+		if (opt->type == PREFIXD_TENANT)
+			r = env_read_tenants(o, opt, eq + 1, why, why_len);
+		else
+			r = option_set(o, opt, eq + 1, PREFIXD_FROM_ENV, where, why, why_len);
+		if (r < 0)
+			return r;
+	}
+	return 0;
+}
+
+/* ---- file -------------------------------------------------------------------------------------- */
+
+struct file_reader {
+	struct prefixd_options *o;
+	FILE *f;
+	const char *path;
+	int line;
+	int seen[PREFIXD_N_OPTIONS]; /* line of the first value */
+	int r;
+	char *why;
+	size_t why_len;
+};
+
+/* inih's source of lines: counts them, and refuses one that inih would cut. */
+static char *file_line(char *str, int num, void *stream)
+{
+	struct file_reader *fr = stream;
+	size_t len;
+
+	if (fr->r < 0 || !fgets(str, num, fr->f))
+		return NULL;
+	fr->line++;
+	len = strlen(str);
+	if (len + 1 >= (size_t)num && str[len - 1] != '\n') {
+		snprintf(fr->why, fr->why_len, "%s:%d: longer than %d bytes", fr->path, fr->line,
+			 num - 2);
+		fr->r = -EINVAL;
+		return NULL;
+	}
+	return str;
+}
+
+static int file_unknown(struct file_reader *fr, const char *section, const char *name)
+{
+	const char *near = prefixd_suggest_option(name);
+	int n = snprintf(fr->why, fr->why_len, "%s:%d: no such key: %s", fr->path, fr->line, name);
+
+	if (n > 0 && (size_t)n < fr->why_len && near) {
+		const struct prefixd_option *opt = prefixd_option_find(near);
+
+		snprintf(fr->why + n, fr->why_len - (size_t)n, "; did you mean %s in [%s]?", near,
+			 opt->section);
+	}
+	return -EINVAL;
+}
+
+/* Return: nonzero goes on, as inih wants it. */
+static int file_key(void *ctx, const char *section, const char *name, const char *value)
+{
+	struct file_reader *fr = ctx;
+	const struct prefixd_option *opt;
+	char where[4200], both[512];
+
+	if (fr->r < 0)
+		return 0;
+	snprintf(where, sizeof(where), "%s:%d", fr->path, fr->line);
+	if (strcmp(section, "tenants") == 0) {
+		opt = &prefixd_options_table[PREFIXD_OPTION_tenant];
+		snprintf(both, sizeof(both), "%s=%s", name, value);
+		value = both;
+	} else {
+		opt = prefixd_option_find(name);
+		if (!opt || opt->type == PREFIXD_TENANT) {
+			fr->r = file_unknown(fr, section, name);
+			return 0;
+		}
+		if (section[0] && strcmp(section, opt->section) != 0) {
+			snprintf(fr->why, fr->why_len, "%s: %s belongs into section [%s], not [%s]",
+				 where, name, opt->section, section);
+			fr->r = -EINVAL;
+			return 0;
+		}
+		if (option_id(opt) == PREFIXD_OPTION_config) {
+			snprintf(fr->why, fr->why_len,
+				 "%s: config cannot be set in the file itself", where);
+			fr->r = -EINVAL;
+			return 0;
+		}
+		if (fr->seen[option_id(opt)]) {
+			snprintf(fr->why, fr->why_len, "%s: %s is set twice, first in line %d",
+				 where, name, fr->seen[option_id(opt)]);
+			fr->r = -EINVAL;
+			return 0;
+		}
+		fr->seen[option_id(opt)] = fr->line;
+	}
+	fr->r = option_set(fr->o, opt, value, PREFIXD_FROM_FILE, where, fr->why, fr->why_len);
+	return fr->r == 0;
+}
+
+static int file_read(struct prefixd_options *o, const char *path, char *why, size_t why_len)
+{
+	struct file_reader fr = { .o = o, .path = path, .why = why, .why_len = why_len };
+	int r;
+
+	fr.f = fopen(path, "re");
+	if (!fr.f) {
+		snprintf(why, why_len, "config: cannot read %s: %s", path, strerror(errno));
+		return -EINVAL;
+	}
+	ini_allow_multiline = false; /* an indented key is a key, not more of the last value */
+	r = ini_parse_stream(file_line, &fr, file_key, &fr);
+	if (fr.r == 0 && ferror(fr.f)) {
+		snprintf(why, why_len, "config: cannot read %s: %s", path, strerror(errno));
+		fr.r = -EINVAL;
+	}
+	fclose(fr.f);
+	if (fr.r < 0)
+		return fr.r;
+	if (r != 0) {
+		snprintf(why, why_len, "%s:%d: not a [section], a key = value or a # comment", path,
+			 r);
+		return -EINVAL;
+	}
+	return 0;
+}
+
+/* ---- all together ------------------------------------------------------------------------------ */
+
+/* Replaces a default of "auto" that is a path by the path. */
+static int auto_paths(struct prefixd_options *o, char *const *envp)
+{
+	static const char *const where = "default";
+	char path[4096];
+	const char *runtime = NULL, *text;
+	size_t n;
+	int r;
+
+	for (; envp && *envp; envp++)
+		if (strncmp(*envp, "XDG_RUNTIME_DIR=", 16) == 0)
+			runtime = *envp + 16;
+	if (strcmp(o->values[PREFIXD_OPTION_socket].text, "auto") == 0) {
+		if (geteuid() == 0)
+			snprintf(path, sizeof(path), "/run/prefixd/prefixd.sock");
+		else if (runtime && runtime[0])
+			snprintf(path, sizeof(path), "%s/prefixd.sock", runtime);
+		else
+			snprintf(path, sizeof(path), "/run/user/%u/prefixd.sock",
+				 (unsigned)geteuid());
+		r = value_store(o, PREFIXD_OPTION_socket, path, PREFIXD_FROM_DEFAULT, where);
+		if (r < 0)
+			return r;
+	}
+	if (strcmp(o->values[PREFIXD_OPTION_admin_socket].text, "auto") == 0) {
+		text = o->values[PREFIXD_OPTION_socket].text;
+		n = strlen(text);
+		if (n > 5 && strcmp(text + n - 5, ".sock") == 0)
+			n -= 5;
+		snprintf(path, sizeof(path), "%.*s-admin.sock", (int)n, text);
+		r = value_store(o, PREFIXD_OPTION_admin_socket, path, PREFIXD_FROM_DEFAULT, where);
+		if (r < 0)
+			return r;
+	}
+	if (strcmp(o->values[PREFIXD_OPTION_naming_key_file].text, "auto") == 0) {
+		text = o->values[PREFIXD_OPTION_admin_socket].text;
+		n = strlen(text);
+		if (n > 5 && strcmp(text + n - 5, ".sock") == 0)
+			n -= 5;
+		snprintf(path, sizeof(path), "%.*s.key", (int)n, text);
+		return value_store(o, PREFIXD_OPTION_naming_key_file, path, PREFIXD_FROM_DEFAULT,
+				   where);
+	}
+	return 0;
+}
+
+/* Texts that won become the fields that the daemon reads. */
+static void fields_fill(struct prefixd_options *o)
+{
+	char why[PREFIXD_WHY_LEN];
+
+	for (size_t i = 0; i < PREFIXD_N_OPTIONS; i++) {
+		const struct prefixd_option *opt = &prefixd_options_table[i];
+		char *field = (char *)o + opt->offset;
+		struct prefixd_value value = { 0 };
+
+		if (opt->type == PREFIXD_TEXT || opt->type == PREFIXD_TENANT) {
+			memcpy(field, &o->values[i].text, sizeof(char *));
+			continue;
+		}
+		radix_assert(
+			prefixd_value_parse(opt, o->values[i].text, &value, why, sizeof(why)) == 0);
+		memcpy(field, &value.number, sizeof(value.number));
+	}
+}
+
+static int together_check(const struct prefixd_options *o, char *why, size_t why_len)
+{
+	const char *a = o->socket, *b = o->admin_socket;
+
+	if (a[0] == '\0' || b[0] == '\0') {
+		snprintf(why, why_len, "%s: may not be empty", a[0] ? "admin-socket" : "socket");
+		return -EINVAL;
+	}
+	if (strlen(b) > prefixd_options_table[PREFIXD_OPTION_admin_socket].max ||
+	    strlen(a) > prefixd_options_table[PREFIXD_OPTION_socket].max) {
+		snprintf(why, why_len, "socket: a socket's path may have 107 bytes: %s", b);
+		return -EINVAL;
+	}
+	if (strcmp(a, b) == 0) {
+		snprintf(why, why_len, "admin-socket: must differ from socket (%s)", a);
+		return -EINVAL;
+	}
+	return 0;
+}
+
+static int sources_read(struct prefixd_options *o, int argc, char *const *argv, char *const *envp,
+			char *why, size_t why_len)
+{
+	int r;
+
+	for (size_t i = 0; i < PREFIXD_N_OPTIONS; i++) {
+		const struct prefixd_option *opt = &prefixd_options_table[i];
+
+		r = option_set(o, opt, opt->def, PREFIXD_FROM_DEFAULT, "default", why, why_len);
+		if (r < 0)
+			return r;
+	}
+	r = flags_read(o, argc, argv, why, why_len);
+	if (r < 0)
+		return r;
+	r = env_read(o, envp, why, why_len);
+	if (r < 0)
+		return r;
+	if (o->values[PREFIXD_OPTION_config].text[0]) {
+		r = file_read(o, o->values[PREFIXD_OPTION_config].text, why, why_len);
+		if (r < 0)
+			return r;
+	}
+	r = auto_paths(o, envp);
+	if (r < 0)
+		return r;
+	fields_fill(o);
+	return together_check(o, why, why_len);
+}
+
+int prefixd_options_load(struct prefixd_options **ret_options, int argc, char *const *argv,
+			 char *const *envp, char *why, size_t why_len)
+{
+	struct prefixd_options *o = calloc(1, sizeof(*o));
+	int r;
+
+	snprintf(why, why_len, "out of memory");
+	if (!o)
+		return -ENOMEM;
+	r = sources_read(o, argc, argv, envp, why, why_len);
+	/* --help and --version answer whatever else is wrong. */
+	if (r < 0 &&
+	    !(r == -EINVAL && (o->command == PREFIXD_HELP || o->command == PREFIXD_VERSION))) {
+		prefixd_options_free(o);
+		return r;
+	}
+	*ret_options = o;
+	return 0;
+}
+
+void prefixd_options_limits(const struct prefixd_options *o, struct prefixd_limits *ret_limits)
+{
+	*ret_limits = (struct prefixd_limits){
+		.max_frame = (uint32_t)o->max_frame,
+		.max_keys = (uint32_t)o->max_keys,
+		.max_sessions = (uint32_t)o->max_sessions,
+		.max_namespaces = (uint32_t)o->max_namespaces,
+		.max_leases = (uint32_t)o->max_leases,
+		.max_groups = (uint32_t)o->max_groups,
+		.op_ids = (uint32_t)o->op_ids,
+		.op_id_ns = o->op_id_age,
+		.max_pins_share = (uint32_t)o->max_pins_share,
+		.lease_max_age_ns = o->lease_max_age,
+	};
+}

@@ -1,0 +1,89 @@
+/*
+ * peer.c - see peer.h.
+ */
+#include "daemon/peer.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#ifndef SO_PEERPIDFD
+#define SO_PEERPIDFD 77
+#endif
+
+uint64_t prefixd_process_start(uint32_t pid)
+{
+	char path[32], text[1024];
+	unsigned long long start = 0;
+	const char *p;
+	ssize_t n;
+	int fd;
+
+	snprintf(path, sizeof(path), "/proc/%u/stat", pid);
+	fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (fd < 0)
+		return 0;
+	n = read(fd, text, sizeof(text) - 1);
+	close(fd);
+	if (n <= 0)
+		return 0;
+	text[n] = '\0';
+	p = strrchr(text, ')'); /* the name before it may contain anything */
+	if (!p)
+		return 0;
+	/* Field 3 follows the bracket, the start time is field 22. */
+	for (int field = 2; field < 22 && p; field++)
+		p = strchr(p + 1, ' ');
+	if (p)
+		start = strtoull(p + 1, NULL, 10);
+	return start;
+}
+
+/* Clock ticks since boot, now: a process that began later cannot have connected before. */
+static uint64_t ticks_now(void)
+{
+	struct timespec ts;
+	long hz = sysconf(_SC_CLK_TCK);
+
+	(void)clock_gettime(CLOCK_BOOTTIME, &ts); /* cannot fail for this clock */
+	return (uint64_t)ts.tv_sec * (uint64_t)hz +
+	       (uint64_t)ts.tv_nsec / (1000000000u / (uint64_t)hz);
+}
+
+int prefixd_peer_get(int fd, struct prefixd_peer *ret_peer, int *ret_pidfd)
+{
+	struct ucred cred;
+	socklen_t len = sizeof(cred);
+	struct prefixd_peer peer = { 0 };
+	uint64_t now = ticks_now();
+	int pidfd = -1;
+
+	if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &len) < 0)
+		return -errno;
+	peer.pid = (uint32_t)cred.pid;
+	peer.uid = cred.uid;
+	peer.gid = cred.gid;
+	peer.start_time = cred.pid > 0 ? prefixd_process_start(peer.pid) : 0;
+
+	len = sizeof(pidfd);
+	if (getsockopt(fd, SOL_SOCKET, SO_PEERPIDFD, &pidfd, &len) < 0) {
+		pidfd = -1;
+		if (cred.pid > 0)
+			pidfd = (int)syscall(SYS_pidfd_open, cred.pid, 0u);
+		/* Opened by number: the process must be older than this call, before and after. */
+		if (pidfd >= 0 && (peer.start_time == 0 || peer.start_time > now ||
+				   prefixd_process_start(peer.pid) != peer.start_time)) {
+			close(pidfd);
+			pidfd = -1;
+		}
+	}
+	if (pidfd >= 0)
+		(void)fcntl(pidfd, F_SETFD, FD_CLOEXEC); /* set by the kernel already; harmless */
+	*ret_peer = peer;
+	*ret_pidfd = pidfd;
+	return 0;
+}
