@@ -182,6 +182,8 @@ START_TEST(load_from_the_device_faults)
 	volatile uint8_t *p;
 
 	start(NULL);
+	/* Sanitizers catch it and end the process in their own way. */
+	ck_assert_ptr_ne(signal(SIGSEGV, SIG_DFL), SIG_ERR);
 	p = (volatile uint8_t *)(uintptr_t)slot(1);
 	ck_assert_uint_eq(*p, *p);
 }
