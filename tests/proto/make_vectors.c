@@ -220,7 +220,7 @@ static void session_begin(struct out *o)
 		.layout = TEXT("block-major"), .tp_size = 1, .engine = TEXT("demo-1"));
 	REPLY(o, "open.reply", OPEN, 2, open_rep, .ns = 1, .digest = BYTES(ns_digest),
 	      .key_len = 16, .block_tokens = 4, .block_bytes = 2048, .group = 0, .n_slots = 1024,
-	      .slot_stride = 4096, .pool_len = 4194304, .n_pool_fds = 2);
+	      .slot_stride = 2048, .pool_len = 2097152, .n_pool_fds = 2);
 }
 
 static void session_fill(struct out *o)
@@ -287,7 +287,7 @@ static void digest_mode(struct out *o)
 	REPLY(o, "open.digest.reply", OPEN, 20, open_rep, .ns = 2,
 	      .flags = PROTO_OPENED_SEED_MISMATCH | PROTO_OPENED_READ_ONLY,
 	      .digest = BYTES(ns_digest), .key_len = 16, .block_tokens = 16, .block_bytes = 65537,
-	      .group = 3, .n_slots = 77, .slot_stride = 69632, .pool_len = 5361664,
+	      .group = 3, .n_slots = 77, .slot_stride = 65600, .pool_len = 5054464,
 	      .n_pool_fds = 2);
 	REQUEST(o, "match.island.request", MATCH, 21, match_req, .has = PROTO_HAS_ALL, .ns = 2,
 		.tenant = 1, .salt = { "\0\1", 2 }, .decision_id = ID(0x90),
@@ -319,7 +319,8 @@ static void the_rest(struct out *o)
 	static const uint8_t bitmap[] = { 0x05 };
 
 	REQUEST(o, "probe.request", PROBE, 30, probe_req, .has = PROTO_HAS_ALL, .ns = 2,
-		.tenant = 1, .flags = PROTO_PROBE_BITMAP, .n_tokens = 48, .keys = BYTES(digests));
+		.tenant = 1, .salt = TEXT("p"), .flags = PROTO_PROBE_BITMAP, .n_tokens = 48,
+		.keys = BYTES(digests));
 	REPLY(o, "probe.reply", PROBE, 30, probe_rep, .root = ID(0x62), .n_device = 1, .n_host = 2,
 	      .n_redis = 3, .bitmap = BYTES(bitmap));
 	REQUEST(o, "explain.request", EXPLAIN, 31, explain_req, .has = PROTO_HAS_ALL, .ns = 1,
@@ -337,7 +338,7 @@ static void the_rest(struct out *o)
 	REPLY(o, "quiesced.reply", QUIESCED, 33, quiesced_rep, .n_leases = 2, .n_slots = 40);
 	REQUEST(o, "ping.request", PING, 34, empty);
 	REPLY(o, "ping.reply", PING, 34, empty);
-	REQUEST(o, "admin.request", ADMIN, 35, admin, .json = TEXT("{\"cmd\":\"ping\"}"));
+	REQUEST(o, "admin.request", ADMIN, 35, admin, .json = TEXT("{\"op\":\"ping\"}"));
 	REPLY(o, "admin.reply", ADMIN, 35, admin, .json = TEXT("{\"ok\":true}"));
 	REFUSAL(o, "match.salt-missing.reply", MATCH, MISSING_FIELD, 36, .field = TEXT("salt"),
 		.text = TEXT("salt is missing; an empty salt has to be said"));

@@ -3,6 +3,8 @@
  */
 #include "tests/proto/walk.h"
 
+#include "tests/lib/rng.h"
+
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -62,14 +64,6 @@ int walk_body_by_name(const char *name)
 	return -1;
 }
 
-uint64_t walk_random(uint64_t *state)
-{
-	*state ^= *state >> 12;
-	*state ^= *state << 25;
-	*state ^= *state >> 27;
-	return *state * 0x2545f4914f6cdd1du;
-}
-
 static uint8_t *arena_take(struct walk_msg *msg, uint32_t n)
 {
 	uint8_t *p = msg->arena + msg->used;
@@ -122,13 +116,13 @@ static uint64_t defined_bits(const char *body, const char *field)
 static void fill_span(const struct proto_field *f, uint64_t *state, uint32_t span_max,
 		      struct walk_msg *msg)
 {
-	uint32_t n = (uint32_t)(walk_random(state) % (span_max / span_unit(f) + 1));
+	uint32_t n = (uint32_t)(test_rng(state) % (span_max / span_unit(f) + 1));
 	uint8_t *p;
 
 	n = radix_min_u32(n, f->max);
 	p = arena_take(msg, n * span_unit(f));
 	for (uint32_t i = 0; i < n * span_unit(f); i++) {
-		p[i] = (uint8_t)walk_random(state);
+		p[i] = (uint8_t)test_rng(state);
 		if (f->kind == PROTO_KIND_STR && !p[i])
 			p[i] = 'x';
 	}
@@ -144,8 +138,8 @@ void walk_fill_random(enum proto_body_id id, uint64_t *state, uint32_t span_max,
 	ret_msg->used = 0;
 	for (uint32_t i = 0; i < b->n_fields; i++) {
 		const struct proto_field *f = &b->fields[i];
-		uint64_t v[2] = { walk_random(state) & defined_bits(b->name, f->name),
-				  walk_random(state) };
+		uint64_t v[2] = { test_rng(state) & defined_bits(b->name, f->name),
+				  test_rng(state) };
 
 		if (proto_kind_is_span(f->kind))
 			fill_span(f, state, span_max, ret_msg);

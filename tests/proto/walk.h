@@ -26,12 +26,11 @@ size_t walk_print(enum proto_body_id id, const struct walk_msg *msg, char *out, 
 /* Number of the body with that name; -1. */
 int walk_body_by_name(const char *name);
 
-/* xorshift64*: the seed names the run. */
-uint64_t walk_random(uint64_t *state);
-/* A valid message: flags defined, text without byte 0, spans from empty to span_max bytes. */
+/* A valid message: flags defined, text without byte 0, spans from empty to span_max bytes.  `state`
+ * is that of tests/lib/rng.h. */
 void walk_fill_random(enum proto_body_id id, uint64_t *state, uint32_t span_max,
 		      struct walk_msg *ret_msg);
-/* Field i gets a span of n units; `byte` repeated.  Backing of n units must fit the arena. */
+/* Field i gets this span; what it points to stays the caller's. */
 void walk_set_span(enum proto_body_id id, uint32_t i, const void *p, uint32_t n,
 		   struct walk_msg *msg);
 /* Equal in every field, span contents included. */
