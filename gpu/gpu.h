@@ -49,7 +49,7 @@ struct gpu_pool_info {
 };
 
 struct gpu_job {
-	/* Set by the caller.  One side lies in a pool of this device, the other in a pool of it or in
+	/* Set by the caller.  One side lies in a pool of this device, the other in one too or in
 	 * host memory. */
 	uint64_t dst;
 	uint64_t src;
@@ -129,9 +129,9 @@ void gpu_poison_slot(struct gpu *g, struct gpu_pool *pool, uint32_t slot);
 
 /*
  * A sealed memfd of `len` bytes, mapped read-write in this process and pre-faulted; huge pages
- * where mmap grants them and `want_huge` is set.  *ret_ro_fd (may be NULL) gets a second descriptor,
- * opened read-only.  Used for pools, for the array of generations and by tests.  Return: 0, -ENOMEM
- * or another negative errno; nothing is left behind on failure.
+ * where mmap grants them and `want_huge` is set.  With `want_ro_fd`, ro_fd is a second descriptor,
+ * opened read-only; else it is -1.  Used for pools, for the array of generations and by tests.
+ * Return: 0, -ENOMEM or another negative errno; nothing is left behind on failure.
  */
 struct gpu_shm {
 	int fd;

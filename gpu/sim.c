@@ -65,7 +65,7 @@ static uint64_t sim_random(struct sim *s)
 	return z ^ (z >> 31);
 }
 
-/* ---- addresses --------------------------------------------------------------------------------- */
+/* ---- addresses ------------------------------------------------------------------------------- */
 
 /*
  * PROT_NONE keeps everything else out of the window and makes every load from it fault.  A second
@@ -98,7 +98,7 @@ static bool sim_is_device(const struct sim *s, uint64_t addr, uint64_t len)
 	return addr < s->window + s->window_bytes && addr + len > s->window;
 }
 
-/* Would a pool of `len` bytes at `addr`, with its gap, lie in the window and clear of the others? */
+/* Would `len` bytes at `addr`, gap included, lie in the window and clear of all pools? */
 static bool range_free(const struct sim *s, uint64_t addr, uint64_t len)
 {
 	struct radix_list *it;
@@ -151,7 +151,7 @@ static void *sim_view(const struct sim *s, uint64_t addr, uint64_t len)
 	return pool ? (char *)pool->shm.base + (addr - pool->addr) : NULL;
 }
 
-/* ---- pools ------------------------------------------------------------------------------------- */
+/* ---- pools ----------------------------------------------------------------------------------- */
 
 static int sim_pool_new(struct gpu *g, uint32_t n_slots, uint64_t slot_bytes,
 			struct gpu_pool **ret_pool)
@@ -207,7 +207,7 @@ static void *sim_slot_host(const struct gpu_pool *pool, uint32_t slot)
 	return NULL;
 }
 
-/* ---- jobs -------------------------------------------------------------------------------------- */
+/* ---- jobs ------------------------------------------------------------------------------------ */
 
 static void sim_signal(struct sim *s)
 {
@@ -394,7 +394,7 @@ static int sim_health(const struct gpu *g)
 	return sim_of(g)->lost ? -ENODEV : 0;
 }
 
-/* ---- the device -------------------------------------------------------------------------------- */
+/* ---- the device ------------------------------------------------------------------------------ */
 
 static void sim_close(struct gpu *g)
 {

@@ -117,7 +117,7 @@ int __wrap_eventfd(unsigned int count, int flags)
 	return refuse(FAULT_EVENTFD) ? -1 : __real_eventfd(count, flags);
 }
 
-/* ---- shared memory ----------------------------------------------------------------------------- */
+/* ---- shared memory --------------------------------------------------------------------------- */
 
 static const struct {
 	uint64_t len;
@@ -253,7 +253,7 @@ START_TEST(shm_free_twice)
 }
 END_TEST
 
-/* Where the kernel has pages of 2 MiB to give, they are used; here or there the rest is the same. */
+/* Where the kernel has pages of 2 MiB to give, they are used; the rest is the same. */
 START_TEST(shm_page_sizes)
 {
 	const uint64_t huge = UINT64_C(2) << 20;
@@ -299,7 +299,7 @@ START_TEST(shm_is_left_out_of_core_dumps)
 }
 END_TEST
 
-/* ---- back ends --------------------------------------------------------------------------------- */
+/* ---- back ends ------------------------------------------------------------------------------- */
 
 static int open_and_use(const char *name)
 {
