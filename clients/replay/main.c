@@ -96,7 +96,9 @@ static int replay(const struct replay_options *options, const struct replay_trac
 	replay_report_init(&report, options, trace, &result);
 	if (options->json)
 		r = replay_report_write_json(&report, options->json);
-	if (!json_on_stdout)
+	if (!result.sum.requests)
+		; /* it never began; the message below says why */
+	else if (!json_on_stdout)
 		replay_report_print(&report, stdout);
 	else if (options->progress == REPLAY_PROGRESS_AUTO && isatty(STDERR_FILENO))
 		replay_report_print(&report, stderr);

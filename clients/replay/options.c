@@ -140,7 +140,7 @@ static size_t distance(const char *a, const char *b)
 static const struct option *find(const struct parser *p, const char *name)
 {
 	const struct option *nearest = NULL;
-	size_t least = 4;
+	size_t least = 3; /* two edits off is a slip of the fingers; more is another word */
 
 	for (size_t i = 0; i < N_OPTIONS; i++) {
 		size_t d = distance(name, table[i].name);
@@ -359,6 +359,24 @@ int replay_options_parse(struct replay_options *options, int argc, char *const a
 	return r < 0 ? r : check(options);
 }
 
+/* Words up to column 90, indented. */
+static void print_wrapped(const char *text)
+{
+	size_t column = 90;
+
+	while (*text) {
+		size_t len = strcspn(text, " ");
+
+		if (column + len + 1 > 90) {
+			printf("\n       ");
+			column = 7;
+		}
+		printf(" %.*s", (int)len, text);
+		column += len + 1;
+		text += len + (text[len] == ' ');
+	}
+}
+
 void replay_options_help(void)
 {
 	printf("prefixd-replay: replay requests against prefixd and check every byte that comes back\n\n"
@@ -368,9 +386,9 @@ void replay_options_help(void)
 		const struct option *o = &table[i];
 		const char *value = o->type == TYPE_CHOICE ? o->text : o->value;
 
-		printf("  --%s%s%s\n        %s", o->name, value ? " " : "", value ? value : "",
-		       o->help);
-		if (o->type == TYPE_NUMBER)
+		printf("  --%s%s%s", o->name, value ? " " : "", value ? value : "");
+		print_wrapped(o->help);
+		if (o->type == TYPE_NUMBER && strcmp(o->text, "0") != 0)
 			printf(" (default %s)", o->text);
 		if (o->type == TYPE_CHOICE)
 			printf(" (default %.*s)", (int)strcspn(o->text, "|"), o->text);
