@@ -1,0 +1,186 @@
+/*
+ * engine_explain.c - EXPLAIN: why a prompt is not served further, to the token.
+ *
+ * What it guarantees.  Nothing is pinned, counted or written.  A worker learns about its own tenant
+ * and namespaces only, and of the tokens only its own; the stored token is shown to peers of the
+ * admin socket.
+ *
+ * What it relies on.  radix_closest() looks at a bounded number of stored continuations, so the
+ * "first differing token" is that of the closest one among the most recent.
+ */
+#include "daemon/engine_internal.h"
+
+#include <stdio.h>
+
+struct finding {
+	uint32_t n_blocks;
+	uint32_t same; /* tokens of the next block that agree with a stored one */
+	bool below;    /* something hangs below the place where the match ended */
+	const uint8_t *own;
+	uint32_t n_own;        /* tokens at `own`: a whole block, or the tail */
+	const uint8_t *stored; /* the closest stored block, or NULL */
+};
+
+static void find(const struct prefixd_root *root, struct proto_span keys, uint32_t n_keys,
+		 struct proto_span tail, struct finding *f)
+{
+	const struct prefixd_namespace *ns = root->ns;
+	const struct radix_index *ix = ns->group->index;
+	struct radix_place from = radix_place_root(root->index_root), donor;
+	struct radix_match m;
+	const void *stored = NULL;
+	uint32_t same = 0, slot;
+
+	radix_match(ix, &from, keys.p, n_keys, NULL, &m);
+	f->n_blocks = m.n_device;
+	f->below = m.diverged;
+	if (m.n_blocks < n_keys) {
+		f->own = (const uint8_t *)keys.p + (size_t)m.n_blocks * ns->key_len;
+		f->n_own = ns->block_tokens;
+		if (radix_closest(ix, &m.end, f->own, &stored, &same) == 0) {
+			f->below = true;
+			f->stored = ns->token_bytes ? stored : NULL;
+			f->same = ns->token_bytes ? radix_min_u32(same / 4, ns->block_tokens) : 0;
+		}
+	} else if (tail.n) {
+		f->own = tail.p;
+		f->n_own = tail.n / 4;
+		radix_partial(ix, &m.end, tail.p, f->n_own, &donor, &slot, &f->same);
+		if (radix_closest(ix, &m.end, tail.p, &stored, &same) == 0)
+			f->below = true;
+	}
+}
+
+static uint32_t token_at(const uint8_t *p, uint32_t i)
+{
+	uint32_t t;
+
+	memcpy(&t, p + (size_t)i * 4, 4);
+	return t;
+}
+
+static enum proto_reason judge(const struct prefixd_root *root, const struct finding *f,
+			       const struct proto_explain_rep *rep, uint32_t n_keys,
+			       uint64_t n_tokens)
+{
+	if (rep->matched_tokens >= n_tokens)
+		return PROTO_REASON_NONE;
+	if (f->n_blocks == n_keys)
+		return PROTO_REASON_BELOW_BLOCK; /* the rest is shorter than a block */
+	if (!f->below)
+		return root && root->busy_depth == f->n_blocks ? PROTO_REASON_NO_ROOM
+							       : PROTO_REASON_NEVER_SEEN;
+	if (f->n_blocks > 0)
+		return PROTO_REASON_DIVERGED;
+	/* Nothing was served: is what is shared shorter than a block, or is nothing shared? */
+	return f->same > 0 && f->same < root->ns->block_tokens ? PROTO_REASON_BELOW_BLOCK
+	       : f->same > 0                                   ? PROTO_REASON_DIVERGED
+							       : PROTO_REASON_NEVER_SEEN;
+}
+
+static int say(char *out, size_t len, const struct prefixd_namespace *ns, const struct finding *f,
+	       const struct proto_explain_rep *rep, uint64_t n_tokens)
+{
+	unsigned long long matched = rep->matched_tokens, pos = rep->position, n = n_tokens,
+			   lost = rep->lost_tokens;
+
+	switch ((enum proto_reason)rep->reason) {
+	case PROTO_REASON_NONE:
+		return snprintf(out, len, "all %llu tokens are served", n);
+	case PROTO_REASON_BELOW_BLOCK:
+		return snprintf(
+			out, len,
+			"%llu of %llu tokens are served; the next %llu are %s, which is less "
+			"than a block of %u tokens",
+			matched, n, lost,
+			f->n_own == ns->block_tokens ? "shared with a stored prompt"
+						     : "the end of the prompt",
+			ns->block_tokens);
+	case PROTO_REASON_DIVERGED:
+		if (f->same >= ns->block_tokens)
+			return snprintf(out, len,
+					"%llu of %llu tokens are served; the next block has the "
+					"tokens of a stored one but another content digest",
+					matched, n);
+		return snprintf(out, len,
+				"%llu of %llu tokens are served; every stored continuation differs "
+				"at token %llu or before",
+				matched, n, pos);
+	case PROTO_REASON_NO_ROOM:
+		return snprintf(
+			out, len,
+			"%llu of %llu tokens are served; the pool had no room when the rest "
+			"was computed last",
+			matched, n);
+	case PROTO_REASON_NEVER_SEEN:
+	case PROTO_REASON_EVICTED:
+	case PROTO_REASON_PENDING:
+	case PROTO_REASON_NAMESPACE:
+	case PROTO_REASON_SEED_MISMATCH:
+	case PROTO_REASON_TIER_LOST:
+	case PROTO_REASON_TIER_DOWN:
+	case PROTO_REASON_QUOTA:
+	case PROTO_REASON_CORRUPT:
+		break;
+	}
+	return snprintf(
+		out, len,
+		"%llu of %llu tokens are served; nothing that goes on like this prompt from "
+		"token %llu is stored in this namespace, tenant and salt",
+		matched, n, matched);
+}
+
+static void explain(struct prefixd_engine *e, struct prefixd_request *rq,
+		    const struct proto_explain_req *m, const struct prefixd_root_name *name,
+		    uint32_t n_keys)
+{
+	const struct prefixd_root *root = prefixd_root_find(e, name);
+	const struct prefixd_namespace *ns = name->ns;
+	struct proto_explain_rep rep = { 0 };
+	struct prefixd_reply rp;
+	struct finding f = { 0 };
+	char text[512];
+	int n;
+
+	if (root)
+		find(root, m->keys, n_keys, m->tail, &f);
+	rep.matched_tokens = radix_min_u64((uint64_t)f.n_blocks * ns->block_tokens, m->n_tokens);
+	rep.position = radix_min_u64(rep.matched_tokens + f.same, m->n_tokens);
+	rep.reason = (uint8_t)judge(root, &f, &rep, n_keys, m->n_tokens);
+	if (rep.reason == PROTO_REASON_BELOW_BLOCK)
+		rep.lost_tokens = f.n_blocks == n_keys ? m->n_tokens - rep.matched_tokens : f.same;
+	else
+		rep.lost_tokens = m->n_tokens - rep.position;
+	if (f.own && ns->token_bytes && f.same < f.n_own) {
+		rep.own_token = token_at(f.own, f.same);
+		rep.has_tokens = 1;
+		if (f.stored && rq->s->peer.admin) {
+			rep.stored_token = token_at(f.stored, f.same);
+			rep.has_tokens = 3;
+		}
+	}
+	n = say(text, sizeof(text), ns, &f, &rep, m->n_tokens);
+	rep.text.p = text;
+	rep.text.n = n < 0 ? 0 : radix_min_u32((uint32_t)n, sizeof(text) - 1);
+	prefixd_reply_begin(e, &rp, 0);
+	proto_explain_rep_encode(&rp.w, &rep);
+	prefixd_reply_send(e, rq, &rp);
+}
+
+void prefixd_op_explain(struct prefixd_engine *e, struct prefixd_request *rq)
+{
+	struct prefixd_root_name name;
+	struct proto_explain_req m;
+	const char *bad;
+	uint32_t n_keys, n_tail;
+
+	if (proto_explain_req_decode(rq->body, rq->h->len, &m, &bad)) {
+		prefixd_refuse_body(e, rq, bad);
+		return;
+	}
+	if (prefixd_root_name_check(e, rq, m.has, m.ns, m.tenant, m.salt, &name) &&
+	    prefixd_keys_check(e, rq, name.ns, m.keys, &n_keys) &&
+	    prefixd_tail_check(e, rq, name.ns, m.tail, &n_tail) &&
+	    prefixd_tokens_check(e, rq, name.ns, n_keys, n_tail, m.n_tokens))
+		explain(e, rq, &m, &name, n_keys);
+}

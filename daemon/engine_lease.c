@@ -1,0 +1,693 @@
+/*
+ * engine_lease.c - the life of a lease, RESERVE, COMMIT and RELEASE.
+ *
+ * What it guarantees.  Every slot that a session holds RESERVED or OWN is in exactly one lease's
+ * list.  A lease ends once: its counters are settled (device + tail + pending + miss == asked), its
+ * path's recency is written, its pins go, its slots are freed or kept back.  Ids are never used
+ * twice in one life of the daemon.
+ *
+ * What it relies on.  The list of slots was grown before slots were taken, so that neither a
+ * duplicate nor an ending needs memory.
+ *
+ * The list:   slots:  [ own own own | (gap) | reserved reserved ... ]
+ *                      0         n_own      res_head      + n_reserved
+ * A commit takes the first reserved one; a duplicate moves it to the end of the own ones, which the
+ * gap always has room for.
+ */
+#include "daemon/engine_internal.h"
+
+#define KEPT_BUFFER  (256u << 10) /* a free lease keeps a key buffer of up to this size */
+#define KEPT_BUFFERS (64u << 20)  /* and all of them together of this */
+#define ASKS_NS      1000000000u  /* "others ask": another session got nothing this recently */
+
+uint64_t prefixd_tick(struct prefixd_engine *e)
+{
+	/* The time, made unique: two leases that end in one step still have an order. */
+	e->tick = e->now_ns > e->tick ? e->now_ns : e->tick + 1;
+	return e->tick;
+}
+
+/* ---- the table of leases ----------------------------------------------------------------------- */
+
+static int table_room(struct prefixd_engine *e)
+{
+	uint32_t cap = e->leases_cap ? e->leases_cap * 2 : 64;
+	void *v;
+
+	if (e->n_leases < e->leases_cap)
+		return 0;
+	if (e->n_leases >= 1u << PREFIXD_LEASE_IDX_BITS)
+		return -ENOMEM;
+	v = prefixd_grow(e->alloc, e->leases, e->leases_cap * sizeof(*e->leases),
+			 cap * sizeof(*e->leases));
+	if (!v)
+		return -ENOMEM;
+	e->leases = v;
+	e->leases_cap = cap;
+	return 0;
+}
+
+/* Back to zero, but for its place and its buffers. */
+static void lease_clear(struct prefixd_lease *l)
+{
+	struct prefixd_lease keep = *l;
+
+	memset(l, 0, sizeof(*l));
+	radix_list_init(&l->link);
+	radix_list_init(&l->aging);
+	l->idx = keep.idx;
+	l->keys = keep.keys;
+	l->keys_cap = keep.keys_cap;
+	l->slots = keep.slots;
+	l->slots_cap = keep.slots_cap;
+}
+
+struct prefixd_lease *prefixd_lease_new(struct prefixd_engine *e)
+{
+	struct prefixd_lease *l;
+
+	if (!radix_list_empty(&e->free_leases)) {
+		l = radix_list_first(&e->free_leases, struct prefixd_lease, link);
+		radix_list_remove(&l->link);
+		e->spare_bytes -= l->keys_cap + l->slots_cap * sizeof(*l->slots);
+	} else {
+		if (table_room(e) < 0)
+			return NULL;
+		l = prefixd_take0(e->alloc, sizeof(*l));
+		if (!l)
+			return NULL;
+		l->idx = e->n_leases;
+		e->leases[e->n_leases++] = l;
+	}
+	lease_clear(l);
+	return l;
+}
+
+static void lease_put_away(struct prefixd_engine *e, struct prefixd_lease *l)
+{
+	size_t bytes = l->keys_cap + l->slots_cap * sizeof(*l->slots);
+
+	radix_list_remove(&l->link);
+	radix_list_remove(&l->aging);
+	lease_clear(l);
+	if (bytes > KEPT_BUFFER || e->spare_bytes + bytes > KEPT_BUFFERS) {
+		radix_give(e->alloc, l->keys, l->keys_cap);
+		radix_give(e->alloc, l->slots, l->slots_cap * sizeof(*l->slots));
+		l->keys = NULL;
+		l->slots = NULL;
+		l->keys_cap = 0;
+		l->slots_cap = 0;
+		bytes = 0;
+	}
+	e->spare_bytes += bytes;
+	radix_list_add_head(&e->free_leases, &l->link);
+}
+
+/* A lease that was never begun.  Accepts NULL. */
+void prefixd_lease_cancel(struct prefixd_engine *e, struct prefixd_lease *l)
+{
+	if (!l)
+		return;
+	if (l->root)
+		prefixd_root_put(e, l->root);
+	lease_put_away(e, l);
+}
+
+void prefixd_leases_deinit(struct prefixd_engine *e)
+{
+	for (uint32_t i = 0; i < e->n_leases; i++) {
+		struct prefixd_lease *l = e->leases[i];
+
+		radix_give(e->alloc, l->keys, l->keys_cap);
+		radix_give(e->alloc, l->slots, l->slots_cap * sizeof(*l->slots));
+		radix_give(e->alloc, l, sizeof(*l));
+	}
+	radix_give(e->alloc, e->leases, e->leases_cap * sizeof(*e->leases));
+	e->leases = NULL;
+	e->n_leases = 0;
+}
+
+void prefixd_lease_begin(struct prefixd_engine *e, struct prefixd_lease *l,
+			 struct prefixd_session *s, struct prefixd_root *root)
+{
+	l->state = PREFIXD_LEASE_ACTIVE;
+	l->id = e->next_serial++ << PREFIXD_LEASE_IDX_BITS | l->idx;
+	l->session = s;
+	l->root = root;
+	l->begun_ns = e->now_ns;
+	l->uid = s->peer.uid;
+	l->pid = s->peer.pid;
+	l->instance = s->instance;
+	radix_list_add_tail(&s->leases, &l->link);
+	if (s->copies && e->config.limits.lease_max_age_ns)
+		radix_list_add_tail(&e->aging, &l->aging);
+	s->n_leases++;
+	e->n_active++;
+	e->counters.lookups++;
+}
+
+struct prefixd_lease *prefixd_lease_of(struct prefixd_engine *e, struct prefixd_request *rq,
+				       uint64_t id)
+{
+	uint32_t idx = (uint32_t)(id & ((1u << PREFIXD_LEASE_IDX_BITS) - 1));
+	struct prefixd_lease *l = idx < e->n_leases ? e->leases[idx] : NULL;
+	bool other_life = !proto_id_is_zero(&rq->h->boot) &&
+			  !proto_id_equal(&rq->h->boot, &e->config.boot);
+
+	if (!l || l->id != id || l->session != rq->s || other_life) {
+		e->counters.unknown_lease++;
+		prefixd_refuse(
+			e, rq, PROTO_STATUS_UNKNOWN_LEASE, "lease",
+			other_life ? "the daemon was restarted since; its leases ended: MATCH again"
+				   : "this session holds no such lease; it was released, or never "
+				     "was: MATCH again");
+		return NULL;
+	}
+	if (l->state == PREFIXD_LEASE_REVOKED) {
+		prefixd_refuse(e, rq, PROTO_STATUS_REVOKED, "lease",
+			       "the lease grew older than allowed and was taken back; say QUIESCED "
+			       "when the device is done with its slots, and MATCH again");
+		return NULL;
+	}
+	return l;
+}
+
+int prefixd_lease_keys_room(struct prefixd_engine *e, struct prefixd_lease *l, size_t n_bytes)
+{
+	size_t have = l->root ? (size_t)l->n_keys * l->root->ns->key_len : 0;
+	size_t cap = l->keys_cap ? l->keys_cap : 4096;
+	uint8_t *keys;
+
+	if (l->keys_off + have + n_bytes <= l->keys_cap)
+		return 0;
+	if (have + n_bytes <= l->keys_cap) {
+		memmove(l->keys, l->keys + l->keys_off, have);
+		l->keys_off = 0;
+		return 0;
+	}
+	while (cap < have + n_bytes)
+		cap *= 2;
+	keys = radix_take(e->alloc, cap);
+	if (!keys)
+		return -ENOMEM;
+	if (have)
+		memcpy(keys, l->keys + l->keys_off, have);
+	radix_give(e->alloc, l->keys, l->keys_cap);
+	l->keys = keys;
+	l->keys_cap = cap;
+	l->keys_off = 0;
+	return 0;
+}
+
+void prefixd_lease_drop_donor(struct prefixd_lease *l)
+{
+	if (!l->donor_held)
+		return;
+	radix_pin_drop(l->group->index, &l->donor);
+	l->donor_held = false;
+}
+
+/* ---- the end ----------------------------------------------------------------------------------- */
+
+/* Splits what was asked for into hits by tier and misses by reason, once. */
+static void settle(struct prefixd_engine *e, const struct prefixd_lease *l,
+		   struct proto_release_rep *r)
+{
+	struct prefixd_counters *c = &e->counters;
+	uint64_t bt = l->root->ns->block_tokens, n = l->n_tokens;
+	uint64_t device = radix_min_u64(bt * l->n_device, n);
+	uint64_t pending = radix_min_u64(bt * l->n_pending, n - device);
+	uint64_t tail = radix_min_u64(l->tail_used, n - device - pending);
+	uint64_t miss = n - device - pending - tail, left = miss, part;
+
+	r->queried_tokens = n;
+	r->hit_device_tokens = device + tail;
+	r->hit_pending_tokens = pending;
+	r->miss_tokens = miss;
+	c->queried_tokens += n;
+	c->hit_device_tokens += device + tail;
+	c->hit_tail_tokens += tail;
+	c->hit_pending_tokens += pending;
+	c->miss_tokens += miss;
+	if (miss == 0)
+		c->lookups_full++;
+	else if (miss == n)
+		c->lookups_miss++;
+	else
+		c->lookups_partial++;
+	/* What no key names can never be served as a block, nor can the shared part of one. */
+	part = radix_min_u64(left, n - radix_min_u64(n, bt * l->n_given) + l->shared);
+	c->miss_below_block += part;
+	left -= part;
+	part = radix_min_u64(left, bt * l->no_room);
+	c->miss_no_room += part;
+	left -= part;
+	if (l->diverged && l->n_path > 0)
+		c->miss_diverged += left;
+	else
+		c->miss_never_seen += left;
+}
+
+/* Gives every slot back; keep_back: nobody may have them yet. */
+static void give_slots(struct prefixd_engine *e, struct prefixd_lease *l, bool keep_back)
+{
+	uint32_t owner = l->session->number;
+
+	e->counters.discarded_blocks += l->n_reserved;
+	/* Close the gap, so that a lease in quarantine has one list. */
+	if (l->n_reserved)
+		memmove(l->slots + l->n_own, l->slots + l->res_head,
+			l->n_reserved * sizeof(*l->slots));
+	l->n_own += l->n_reserved;
+	l->n_reserved = 0;
+	l->res_head = l->n_own;
+	for (uint32_t i = 0; i < l->n_own; i++) {
+		int r = radix_slot_discard(l->group->index, owner, l->slots[i], keep_back);
+
+		radix_assert(r == 0);
+		if (!keep_back)
+			prefixd_poison(e, l->group->id, l->slots[i]);
+	}
+	if (keep_back)
+		e->counters.quarantined_blocks += l->n_own;
+	else
+		l->n_own = 0;
+}
+
+static void count_end(struct prefixd_counters *c, enum prefixd_lease_end how)
+{
+	switch (how) {
+	case PREFIXD_END_RELEASED:
+		c->leases_released++;
+		break;
+	case PREFIXD_END_DIED:
+		c->leases_died++;
+		break;
+	case PREFIXD_END_QUIESCED:
+		c->leases_quiesced++;
+		break;
+	case PREFIXD_END_REVOKED:
+		c->leases_revoked++;
+		break;
+	}
+}
+
+/* A revoked lease whose session goes: its slots, which are kept back already, get their end. */
+static void finish_revoked(struct prefixd_engine *e, struct prefixd_lease *l,
+			   enum prefixd_lease_end how)
+{
+	if (how != PREFIXD_END_DIED || e->config.grace_ns == 0) {
+		(void)prefixd_lease_unquarantine(e, l);
+		return;
+	}
+	radix_list_remove(&l->link);
+	l->session->n_leases--;
+	l->session = NULL;
+	l->state = PREFIXD_LEASE_QUARANTINE;
+	l->due_ns = e->now_ns + e->config.grace_ns;
+	radix_list_add_tail(&e->quarantine, &l->link);
+}
+
+void prefixd_lease_finish(struct prefixd_engine *e, struct prefixd_lease *l,
+			  enum prefixd_lease_end how, struct proto_release_rep *ret)
+{
+	struct proto_release_rep r = { 0 };
+	bool keep_back = how == PREFIXD_END_REVOKED ||
+			 (how == PREFIXD_END_DIED && e->config.grace_ns > 0);
+
+	if (l->state == PREFIXD_LEASE_REVOKED) {
+		finish_revoked(e, l, how);
+		return;
+	}
+	settle(e, l, &r);
+	count_end(&e->counters, how);
+	prefixd_lease_drop_donor(l);
+	radix_touch(l->group->index, &l->pin.at, prefixd_tick(e));
+	radix_pin_drop(l->group->index, &l->pin);
+	give_slots(e, l, keep_back);
+	prefixd_root_put(e, l->root);
+	l->group->reap = true;
+	l->root = NULL;
+	l->n_keys = 0;
+	l->keys_off = 0;
+	radix_list_remove(&l->aging);
+	e->n_active--;
+	if (ret)
+		*ret = r;
+	if (l->n_own && how == PREFIXD_END_REVOKED) {
+		l->state = PREFIXD_LEASE_REVOKED;
+		return;
+	}
+	l->session->n_leases--;
+	l->session = NULL;
+	if (!l->n_own) {
+		lease_put_away(e, l);
+		return;
+	}
+	radix_list_remove(&l->link);
+	l->state = PREFIXD_LEASE_QUARANTINE;
+	l->due_ns = e->now_ns + e->config.grace_ns;
+	radix_list_add_tail(&e->quarantine, &l->link);
+}
+
+uint32_t prefixd_lease_unquarantine(struct prefixd_engine *e, struct prefixd_lease *l)
+{
+	uint32_t n = l->n_own;
+
+	for (uint32_t i = 0; i < n; i++) {
+		int r = radix_quarantine_end(l->group->index, l->slots[i]);
+
+		radix_assert(r == 0);
+		prefixd_poison(e, l->group->id, l->slots[i]);
+	}
+	if (l->session)
+		l->session->n_leases--;
+	lease_put_away(e, l);
+	return n;
+}
+
+/* ---- RESERVE ----------------------------------------------------------------------------------- */
+
+/*
+ * How many more blocks of the group this session may take.  Without a share, or while nobody else
+ * went away empty lately, as many as there are.
+ */
+static uint32_t share_left(const struct prefixd_engine *e, const struct prefixd_session *s,
+			   const struct prefixd_group *g)
+{
+	uint64_t share = (uint64_t)g->n_slots * e->config.limits.max_pins_share / 100;
+	struct radix_list *it;
+	uint64_t held = 0;
+
+	if (e->config.limits.max_pins_share == 0 || g->busy_session == RADIX_NONE ||
+	    g->busy_session == s->number || e->now_ns - g->busy_ns > ASKS_NS)
+		return UINT32_MAX;
+	radix_list_foreach(it, &s->leases) {
+		const struct prefixd_lease *l = radix_list_entry(it, struct prefixd_lease, link);
+
+		if (l->group == g)
+			held += l->n_path + l->n_own + l->n_reserved;
+	}
+	return held >= share ? 0 : (uint32_t)(share - held);
+}
+
+static int slots_room(struct prefixd_engine *e, struct prefixd_lease *l, uint32_t n)
+{
+	uint32_t cap = l->slots_cap ? l->slots_cap : 64;
+	uint32_t *v;
+
+	if (l->n_reserved == 0)
+		l->res_head = l->n_own;
+	while (cap < l->res_head + l->n_reserved + n)
+		cap *= 2;
+	if (cap == l->slots_cap)
+		return 0;
+	v = prefixd_grow(e->alloc, l->slots, l->slots_cap * sizeof(*v), cap * sizeof(*v));
+	if (!v)
+		return -ENOMEM;
+	l->slots = v;
+	l->slots_cap = cap;
+	return 0;
+}
+
+static void reserve_busy(struct prefixd_engine *e, struct prefixd_request *rq,
+			 struct prefixd_lease *l, uint32_t asked)
+{
+	l->no_room = asked;
+	l->root->busy_depth = l->n_path + l->n_reserved;
+	l->group->busy_ns = e->now_ns;
+	l->group->busy_session = rq->s->number;
+	e->counters.reserve_busy++;
+	prefixd_refuse_busy(e, rq, 1000,
+			    "every block of the pool is held by leases; compute without storing, "
+			    "or ask again");
+}
+
+static void reserve_on(struct prefixd_engine *e, struct prefixd_request *rq,
+		       struct prefixd_lease *l, uint32_t want, uint32_t asked)
+{
+	struct proto_reserve_rep rep = { .first = l->n_path + l->n_reserved };
+	struct prefixd_reply rp;
+	struct radix_runs runs;
+	uint32_t granted = 0, *to = l->slots + l->res_head + l->n_reserved;
+
+	prefixd_reply_begin(e, &rp, e->reserve_fixed);
+	runs = prefixd_reply_runs(e, &rp, e->reserve_fixed, want);
+	radix_reserve(l->group->index, rq->s->number, want, &runs, &granted);
+	l->group->reap = true;
+	if (granted == 0) {
+		reserve_busy(e, rq, l, asked);
+		return;
+	}
+	l->no_room = asked - granted;
+	if (l->no_room)
+		l->root->busy_depth = rep.first + granted;
+	for (uint32_t i = 0; i < runs.n; i++)
+		for (uint32_t k = 0; k < runs.v[i].len; k++)
+			*to++ = runs.v[i].start + k;
+	l->n_reserved += granted;
+	e->counters.reserved_blocks += granted;
+	rep.n = granted;
+	rep.reuse = radix_reuse_counter(l->group->index);
+	proto_reserve_rep_encode(&rp.w, &rep);
+	prefixd_reply_add_runs(&rp, runs.n);
+	prefixd_reply_send(e, rq, &rp);
+}
+
+void prefixd_op_reserve(struct prefixd_engine *e, struct prefixd_request *rq)
+{
+	uint32_t most = (e->config.limits.max_frame - PROTO_HEADER_LEN - e->reserve_fixed) / 8;
+	struct proto_reserve_req m;
+	struct prefixd_lease *l;
+	const char *bad;
+	uint32_t asked, want;
+
+	if (proto_reserve_req_decode(rq->body, rq->h->len, &m, &bad)) {
+		prefixd_refuse_body(e, rq, bad);
+		return;
+	}
+	if (prefixd_op_replayed(e, rq, &m.op_id))
+		return;
+	if (e->draining) {
+		prefixd_refuse(e, rq, PROTO_STATUS_DRAINING, NULL, "the daemon is stopping");
+		return;
+	}
+	l = prefixd_lease_of(e, rq, m.lease);
+	if (!l)
+		return;
+	if (m.n == 0) {
+		prefixd_refuse(e, rq, PROTO_STATUS_BAD_BODY, "n",
+			       "'n' is 0; ask for one block or more");
+		return;
+	}
+	if (l->n_keys == l->n_reserved) {
+		prefixd_refuse(e, rq, PROTO_STATUS_WRONG_STATE, "n",
+			       "every key of this lease is stored or reserved; EXTEND it with the "
+			       "keys of the blocks to come");
+		return;
+	}
+	asked = radix_min_u32(m.n, l->n_keys - l->n_reserved);
+	want = radix_min_u32(radix_min_u32(asked, most), share_left(e, rq->s, l->group));
+	if (want == 0) {
+		reserve_busy(e, rq, l, asked);
+		return;
+	}
+	want = radix_min_u32(want, l->group->n_slots);
+	if (slots_room(e, l, want) < 0 ||
+	    prefixd_op_prepare(e, rq, &m.op_id, e->reserve_fixed + 8 * want) < 0) {
+		prefixd_refuse_memory(e, rq);
+		return;
+	}
+	reserve_on(e, rq, l, want, asked);
+}
+
+/* ---- COMMIT ------------------------------------------------------------------------------------ */
+
+static void runs_add(struct radix_runs *runs, uint32_t slot)
+{
+	if (runs->n && runs->v[runs->n - 1].start + runs->v[runs->n - 1].len == slot) {
+		runs->v[runs->n - 1].len++;
+		return;
+	}
+	radix_assert(runs->n < runs->cap);
+	runs->v[runs->n++] = (struct radix_run){ .start = slot, .len = 1 };
+}
+
+/* One block.  Return: as radix_commit(). */
+static int commit_one(struct prefixd_engine *e, struct prefixd_lease *l, struct radix_block *b,
+		      struct proto_commit_rep *rep, struct radix_runs *runs)
+{
+	const struct prefixd_namespace *ns = l->root->ns;
+	uint64_t before = (uint64_t)l->n_path * ns->block_tokens;
+	enum radix_commit_result result;
+	uint32_t slot;
+	int r;
+
+	b->key = prefixd_lease_key(l);
+	b->slot = l->slots[l->res_head];
+	b->n_tokens = (uint32_t)radix_min_u64(ns->block_tokens, l->n_tokens - before);
+	r = radix_commit(l->group->index, &l->pin, l->session->number, b, prefixd_tick(e), &slot,
+			 &result);
+	if (r)
+		return r;
+	if (result == RADIX_COMMIT_DUPLICATE) {
+		l->slots[l->n_own++] = b->slot;
+		rep->n_duplicate++;
+		e->counters.duplicate_blocks++;
+	} else {
+		rep->n_stored++;
+		e->counters.committed_blocks++;
+		e->counters.attached_blocks += result == RADIX_COMMIT_ATTACHED;
+	}
+	l->res_head++;
+	l->n_reserved--;
+	prefixd_lease_pop_keys(l, 1);
+	if (l->root->busy_depth != RADIX_NONE && l->n_path > l->root->busy_depth)
+		l->root->busy_depth = RADIX_NONE;
+	runs_add(runs, slot);
+	return 0;
+}
+
+static bool commit_check(struct prefixd_engine *e, struct prefixd_request *rq,
+			 const struct prefixd_lease *l, const struct proto_commit_req *m)
+{
+	uint32_t most = (e->config.limits.max_frame - PROTO_HEADER_LEN - e->commit_fixed) / 8;
+
+	if (m->n == 0 && m->tail_tokens == 0) {
+		prefixd_refuse(e, rq, PROTO_STATUS_BAD_BODY, "n",
+			       "'n' is 0 and so is 'tail_tokens': nothing to commit");
+		return false;
+	}
+	if (m->n > l->n_reserved) {
+		prefixd_refuse(e, rq, PROTO_STATUS_WRONG_STATE, "n",
+			       "%u blocks are to be committed, but %u are reserved; RESERVE first",
+			       m->n, l->n_reserved);
+		return false;
+	}
+	if (m->n > most) {
+		prefixd_refuse(e, rq, PROTO_STATUS_BAD_BODY, "n",
+			       "at most %u blocks go into one COMMIT; send several", most);
+		return false;
+	}
+	if (m->tail_tokens > l->tail_offer) {
+		prefixd_refuse(e, rq, PROTO_STATUS_BAD_BODY, "tail_tokens",
+			       "%u tokens of a partly matching block were used, but %u are offered",
+			       m->tail_tokens, l->tail_offer);
+		return false;
+	}
+	if (m->checksum_kind > PROTO_CHECKSUM_KERNEL ||
+	    m->checksums.n != (m->checksum_kind ? (uint64_t)m->n * 16 : 0)) {
+		prefixd_refuse(e, rq, PROTO_STATUS_BAD_BODY,
+			       m->checksum_kind > PROTO_CHECKSUM_KERNEL ? "checksum_kind"
+									: "checksums",
+			       "kinds are 0 (no checksums), 1 (XXH3-128) and 2 (kernels'); 1 and 2 "
+			       "come with 16 bytes per block");
+		return false;
+	}
+	return true;
+}
+
+/* The same block may be offered, and used, again: its longest use counts, once. */
+static void use_tail(struct prefixd_lease *l, uint32_t tokens)
+{
+	if (tokens > l->tail_last) {
+		l->tail_used += tokens - l->tail_last;
+		l->tail_last = tokens;
+	}
+	l->shared -= radix_min_u32(l->shared, tokens);
+}
+
+static void commit_on(struct prefixd_engine *e, struct prefixd_request *rq, struct prefixd_lease *l,
+		      const struct proto_commit_req *m)
+{
+	struct proto_commit_rep rep = { 0 };
+	struct radix_block b = { .checksum_kind = m->checksum_kind };
+	struct prefixd_reply rp;
+	struct radix_runs runs;
+	uint32_t i;
+	int r = 0;
+
+	prefixd_reply_begin(e, &rp, e->commit_fixed);
+	runs = prefixd_reply_runs(e, &rp, e->commit_fixed, m->n);
+	for (i = 0; i < m->n; i++) {
+		if (m->checksum_kind)
+			memcpy(b.checksum, (const uint8_t *)m->checksums.p + (size_t)i * 16, 16);
+		r = commit_one(e, l, &b, &rep, &runs);
+		if (r)
+			break;
+	}
+	if (r) {
+		prefixd_refuse(e, rq, r < 0 ? PROTO_STATUS_NO_MEMORY : PROTO_STATUS_CONFLICT, "n",
+			       "%u of %u blocks were committed; the next one %s; RELEASE the lease "
+			       "and go on without storing the rest",
+			       i, m->n,
+			       r < 0 ? "found no memory"
+				     : "is stored already, below another parent");
+		return;
+	}
+	use_tail(l, m->tail_tokens);
+	if (m->n)
+		l->tail_last = 0; /* that block is ours now, and cannot be found any more */
+	l->tail_offer = 0;
+	prefixd_lease_drop_donor(l);
+	rep.reuse = radix_reuse_counter(l->group->index);
+	proto_commit_rep_encode(&rp.w, &rep);
+	prefixd_reply_add_runs(&rp, runs.n);
+	prefixd_reply_send(e, rq, &rp);
+}
+
+void prefixd_op_commit(struct prefixd_engine *e, struct prefixd_request *rq)
+{
+	struct proto_commit_req m;
+	struct prefixd_lease *l;
+	const char *bad;
+
+	if (proto_commit_req_decode(rq->body, rq->h->len, &m, &bad)) {
+		prefixd_refuse_body(e, rq, bad);
+		return;
+	}
+	if (prefixd_op_replayed(e, rq, &m.op_id))
+		return;
+	l = prefixd_lease_of(e, rq, m.lease);
+	if (!l || !commit_check(e, rq, l, &m))
+		return;
+	if (prefixd_op_prepare(e, rq, &m.op_id, e->commit_fixed + 8 * m.n) < 0) {
+		prefixd_refuse_memory(e, rq);
+		return;
+	}
+	commit_on(e, rq, l, &m);
+}
+
+/* ---- RELEASE ----------------------------------------------------------------------------------- */
+
+void prefixd_op_release(struct prefixd_engine *e, struct prefixd_request *rq)
+{
+	struct proto_release_req m;
+	struct proto_release_rep rep = { 0 };
+	struct prefixd_lease *l;
+	struct prefixd_reply rp;
+	const char *bad;
+
+	if (proto_release_req_decode(rq->body, rq->h->len, &m, &bad)) {
+		prefixd_refuse_body(e, rq, bad);
+		return;
+	}
+	if (prefixd_op_replayed(e, rq, &m.op_id))
+		return;
+	l = prefixd_lease_of(e, rq, m.lease);
+	if (!l)
+		return;
+	if (m.flags & ~(uint32_t)(PROTO_RELEASE_OVER | PROTO_RELEASE_NEXT)) {
+		prefixd_refuse(e, rq, PROTO_STATUS_BAD_BODY, "flags",
+			       "bits 1 (OVER) and 2 (NEXT) are known");
+		return;
+	}
+	if (prefixd_op_prepare(e, rq, &m.op_id, 64) < 0) {
+		prefixd_refuse_memory(e, rq);
+		return;
+	}
+	prefixd_lease_finish(e, l, PREFIXD_END_RELEASED, &rep);
+	prefixd_reply_begin(e, &rp, 0);
+	proto_release_rep_encode(&rp.w, &rep);
+	prefixd_reply_send(e, rq, &rp);
+}

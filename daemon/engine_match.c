@@ -1,0 +1,553 @@
+/*
+ * engine_match.c - MATCH, EXTEND and PROBE: what is there already.
+ *
+ * What it guarantees.  A request is answered and its path pinned in one step.  Runs of slots are
+ * collected in the reply itself.  The lease keeps a copy of exactly those keys that are not on its
+ * path yet, because RESERVE and COMMIT carry none.  PROBE pins nothing and writes nothing.
+ *
+ * What it relies on.  radix_match() is pure; a place it returns is valid until the tree changes,
+ * which nothing here does before the pin is taken.
+ *
+ * The order of a MATCH: check the fields, replay, find or make the root, match into the reply, make
+ * room for the keys that are left, and only then pin: whatever fails before leaves no trace.
+ */
+#include "daemon/engine_internal.h"
+
+bool prefixd_keys_check(struct prefixd_engine *e, struct prefixd_request *rq,
+			const struct prefixd_namespace *ns, struct proto_span keys, uint32_t *ret_n)
+{
+	uint32_t n = keys.n / ns->key_len;
+
+	if (keys.n % ns->key_len) {
+		prefixd_refuse(e, rq, PROTO_STATUS_BAD_BODY, "keys",
+			       "'keys' has %u bytes, which is no multiple of this namespace's key "
+			       "length, %u",
+			       keys.n, ns->key_len);
+		return false;
+	}
+	if (n > e->config.limits.max_keys) {
+		prefixd_refuse(e, rq, PROTO_STATUS_BAD_BODY, "keys",
+			       "'keys' has %u keys; at most %u go into one request, send the rest "
+			       "with EXTEND",
+			       n, e->config.limits.max_keys);
+		return false;
+	}
+	*ret_n = n;
+	return true;
+}
+
+bool prefixd_tail_check(struct prefixd_engine *e, struct prefixd_request *rq,
+			const struct prefixd_namespace *ns, struct proto_span tail,
+			uint32_t *ret_tokens)
+{
+	if (ns->mode == RADIX_KEYS_DIGEST && tail.n != 0) {
+		prefixd_refuse(e, rq, PROTO_STATUS_BAD_BODY, "tail",
+			       "'tail' is for token keys; with digests, 'n_tokens' says how much "
+			       "the last key covers");
+		return false;
+	}
+	if (tail.n % 4 || (tail.n && tail.n >= ns->token_bytes)) {
+		prefixd_refuse(e, rq, PROTO_STATUS_BAD_BODY, "tail",
+			       "'tail' has %u bytes; it holds 4 bytes for each of 0 to %u tokens",
+			       tail.n, ns->block_tokens - 1);
+		return false;
+	}
+	*ret_tokens = tail.n / 4;
+	return true;
+}
+
+bool prefixd_tokens_check(struct prefixd_engine *e, struct prefixd_request *rq,
+			  const struct prefixd_namespace *ns, uint64_t n_keys, uint32_t tail_tokens,
+			  uint64_t n_tokens)
+{
+	uint64_t least = n_keys * ns->block_tokens + tail_tokens;
+
+	if (ns->mode == RADIX_KEYS_DIGEST && n_keys)
+		least -= ns->block_tokens - 1; /* the last key may cover one token only */
+	/* 2^48 tokens keep every product below 64 bits. */
+	if (n_tokens >= least && n_tokens <= 1ull << 48)
+		return true;
+	prefixd_refuse(
+		e, rq, PROTO_STATUS_BAD_BODY, "n_tokens",
+		"'n_tokens' is %llu, but the keys and the tail of this request cover at least "
+		"%llu",
+		(unsigned long long)n_tokens, (unsigned long long)least);
+	return false;
+}
+
+/* ---- looking on from where the lease stands ---------------------------------------------------- */
+
+struct look {
+	struct radix_place from;
+	const uint8_t *keys; /* n_keys of them, in the frame or in the lease */
+	uint32_t n_keys;
+	struct proto_span tail;
+	bool no_tail;
+	/* result */
+	struct radix_match m;
+	struct radix_runs runs;
+};
+
+static void look(const struct radix_index *ix, struct look *k)
+{
+	radix_match(ix, &k->from, k->keys, k->n_keys, &k->runs, &k->m);
+	/* The path ends where device copies end: the rest is to be recomputed or attached to. */
+	if (k->m.n_device < k->m.n_blocks) {
+		struct radix_match again;
+
+		radix_match(ix, &k->from, k->keys, k->m.n_device, NULL, &again);
+		k->m.end = again.end;
+		k->m.n_blocks = again.n_blocks;
+		k->m.diverged = false;
+	}
+}
+
+/* May blocks of this namespace be used in part?  A shared digest over content outside the token ids
+ * would have to agree too, and several tenants could learn each other's prompts token by token. */
+static bool tails_allowed(const struct prefixd_namespace *ns)
+{
+	return ns->mode == RADIX_KEYS_TOKENS && !ns->extra && !ns->several_tenants;
+}
+
+/*
+ * The block after the path: which stored one shares its first tokens?  Looks with the next key, or
+ * with the tail when no key is left.  Sets l->shared, and l->tail_offer with the donor pinned where
+ * the tokens may be used.
+ */
+static void look_for_tail(struct prefixd_engine *e, struct prefixd_lease *l, const struct look *k,
+			  uint32_t *ret_slot)
+{
+	const struct prefixd_namespace *ns = l->root->ns;
+	const struct radix_index *ix = l->group->index;
+	struct radix_place donor;
+	uint32_t slot, shared = 0, n;
+	const void *tokens;
+
+	*ret_slot = RADIX_NONE;
+	l->shared = 0;
+	l->tail_offer = 0;
+	prefixd_lease_drop_donor(l);
+	if (ns->mode != RADIX_KEYS_TOKENS || ns->block_tokens < 2 || k->runs.full)
+		return;
+	/* Without leave to use the tokens, the answer matters only where nothing at all was found:
+	 * it tells "shorter than a block" from "never seen". */
+	if (k->no_tail && l->n_path > 0)
+		return;
+	if (k->m.n_blocks < k->n_keys) {
+		tokens = k->keys + (size_t)k->m.n_blocks * ns->key_len;
+		n = ns->block_tokens - 1;
+	} else {
+		tokens = k->tail.p;
+		n = k->tail.n / 4;
+	}
+	if (n == 0)
+		return;
+	radix_partial(ix, &l->pin.at, tokens, n, &donor, &slot, &shared);
+	l->shared = shared;
+	if (shared == 0 || k->no_tail || slot == RADIX_NONE)
+		return;
+	l->tail_offer = shared;
+	radix_pin_take(l->group->index, &l->donor, &donor);
+	l->donor_held = true;
+	*ret_slot = slot;
+}
+
+static uint8_t reason_of(const struct prefixd_lease *l, const struct look *k, uint64_t served)
+{
+	if (served >= l->n_tokens || k->runs.full)
+		return PROTO_REASON_NONE;
+	if (l->n_reserved)
+		return PROTO_REASON_PENDING; /* on this lease's own COMMIT */
+	if (k->m.n_blocks == k->n_keys)
+		return PROTO_REASON_BELOW_BLOCK;
+	if (l->n_path == 0)
+		return l->shared ? PROTO_REASON_BELOW_BLOCK : PROTO_REASON_NEVER_SEEN;
+	return k->m.diverged ? PROTO_REASON_DIVERGED : PROTO_REASON_NEVER_SEEN;
+}
+
+static void reply_match(struct prefixd_engine *e, struct prefixd_request *rq,
+			struct prefixd_reply *rp, struct prefixd_lease *l, const struct look *k,
+			uint32_t tail_slot)
+{
+	const struct prefixd_namespace *ns = l->root->ns;
+	uint32_t tail_tokens = tail_slot == RADIX_NONE ? 0 : l->tail_offer;
+	uint64_t served = (uint64_t)l->n_path * ns->block_tokens + tail_tokens;
+	struct proto_match_rep rep = {
+		.lease = l->id,
+		.root = l->root->id,
+		.n_device = k->m.n_blocks,
+		.tail_tokens = tail_tokens,
+		.tail_slot = tail_slot,
+		.more = k->runs.full,
+		.miss_token = radix_min_u64(served, l->n_tokens),
+		.reuse = radix_reuse_counter(l->group->index),
+	};
+
+	rep.reason = reason_of(l, k, served);
+	proto_match_rep_encode(&rp->w, &rep);
+	prefixd_reply_add_runs(rp, k->runs.n);
+	prefixd_reply_send(e, rq, rp);
+}
+
+/* ---- MATCH ------------------------------------------------------------------------------------- */
+
+/*
+ * Where an island's keys begin: at the block itself, below the named parent, or nowhere yet.
+ * Return: 0, RADIX_E_CONFLICT, -ENOMEM.
+ */
+static int place_island(struct prefixd_root *root, const struct proto_match_req *m,
+			struct radix_place *ret_from)
+{
+	struct radix_index *ix = root->ns->group->index;
+	struct radix_match one;
+	struct radix_place at;
+	bool rooted;
+	int r;
+
+	if (radix_find_digest(ix, root->index_root, m->keys.p, &at, &rooted) == 0) {
+		r = m->parent.n ? radix_graft(ix, root->index_root, m->parent.p, m->keys.p) : 0;
+		if (r == -ENOMEM || r == RADIX_E_CONFLICT)
+			return r;
+		/* Not found or refused: it stays an island for now. */
+		if (m->parent.n &&
+		    radix_find_digest(ix, root->index_root, m->keys.p, &at, &rooted) != 0)
+			return -ENOMEM;
+		*ret_from = at;
+		return 0;
+	}
+	*ret_from = radix_place_island(root->index_root);
+	if (m->parent.n &&
+	    radix_find_digest(ix, root->index_root, m->parent.p, &at, &rooted) == 0) {
+		radix_match(ix, &at, m->parent.p, 1, NULL, &one);
+		if (one.n_device == 1)
+			*ret_from = one.end;
+	}
+	return 0;
+}
+
+static bool match_check(struct prefixd_engine *e, struct prefixd_request *rq,
+			const struct proto_match_req *m, struct prefixd_root_name *name,
+			uint32_t *ret_keys)
+{
+	const struct prefixd_namespace *ns;
+	uint32_t n_tail;
+
+	if (!prefixd_root_name_check(e, rq, m->has, m->ns, m->tenant, m->salt, name))
+		return false;
+	ns = name->ns;
+	if (!prefixd_keys_check(e, rq, ns, m->keys, ret_keys) ||
+	    !prefixd_tail_check(e, rq, ns, m->tail, &n_tail) ||
+	    !prefixd_tokens_check(e, rq, ns, *ret_keys, n_tail, m->n_tokens))
+		return false;
+	if (m->flags &
+	    ~(uint32_t)(PROTO_MATCH_PROMOTE | PROTO_MATCH_ISLAND | PROTO_MATCH_NO_TAIL)) {
+		prefixd_refuse(e, rq, PROTO_STATUS_BAD_BODY, "flags",
+			       "bits 1 (PROMOTE), 2 (ISLAND) and 4 (NO_TAIL) are known");
+		return false;
+	}
+	if ((m->flags & PROTO_MATCH_ISLAND) && (ns->mode != RADIX_KEYS_DIGEST || *ret_keys == 0)) {
+		prefixd_refuse(e, rq, PROTO_STATUS_BAD_BODY, "flags",
+			       "ISLAND needs a namespace of digests and at least one key");
+		return false;
+	}
+	if (m->parent.n && (!(m->flags & PROTO_MATCH_ISLAND) || m->parent.n != ns->key_len)) {
+		prefixd_refuse(e, rq, PROTO_STATUS_BAD_BODY, "parent",
+			       "'parent' goes with the flag ISLAND and has %u bytes", ns->key_len);
+		return false;
+	}
+	if (rq->s->n_leases >= e->config.limits.max_leases) {
+		prefixd_refuse(e, rq, PROTO_STATUS_LIMIT, NULL,
+			       "this session holds %u leases, which is the limit; RELEASE some",
+			       rq->s->n_leases);
+		return false;
+	}
+	return true;
+}
+
+/* Matches and answers on a lease that has a root; false: nothing was done, no memory. */
+static bool match_on(struct prefixd_engine *e, struct prefixd_request *rq, struct prefixd_lease *l,
+		     const struct proto_match_req *m, struct look *k)
+{
+	uint32_t key_len = l->root->ns->key_len, left, slot;
+	struct prefixd_reply rp;
+
+	prefixd_reply_begin(e, &rp, e->match_fixed);
+	k->runs = prefixd_reply_runs(e, &rp, e->match_fixed, k->n_keys);
+	look(l->group->index, k);
+	left = k->n_keys - k->m.n_blocks;
+	if (prefixd_lease_keys_room(e, l, (size_t)left * key_len) < 0)
+		return false;
+	if (left)
+		memcpy(l->keys, k->keys + (size_t)k->m.n_blocks * key_len, (size_t)left * key_len);
+	l->n_keys = left;
+	l->n_looked = k->runs.full ? 0 : left;
+	l->n_given = k->n_keys;
+	l->n_path = l->n_device = k->m.n_blocks;
+	l->n_tokens = m->n_tokens;
+	l->diverged = k->m.diverged;
+	l->island = m->flags & PROTO_MATCH_ISLAND;
+	if (l->island)
+		memcpy(l->first_key, k->keys, key_len);
+	radix_pin_take(l->group->index, &l->pin, &k->m.end);
+	look_for_tail(e, l, k, &slot);
+	prefixd_lease_begin(e, l, rq->s, l->root);
+	reply_match(e, rq, &rp, l, k, slot);
+	return true;
+}
+
+void prefixd_op_match(struct prefixd_engine *e, struct prefixd_request *rq)
+{
+	struct prefixd_root_name name;
+	struct proto_match_req m;
+	struct prefixd_lease *l;
+	struct look k = { 0 };
+	const char *bad;
+	int r = 0;
+
+	if (proto_match_req_decode(rq->body, rq->h->len, &m, &bad)) {
+		prefixd_refuse_body(e, rq, bad);
+		return;
+	}
+	if (prefixd_op_replayed(e, rq, &m.op_id))
+		return;
+	if (e->draining) {
+		prefixd_refuse(e, rq, PROTO_STATUS_DRAINING, NULL, "the daemon is stopping");
+		return;
+	}
+	if (!match_check(e, rq, &m, &name, &k.n_keys))
+		return;
+	l = prefixd_lease_new(e);
+	if (!l || prefixd_root_get(e, &name, &l->root) < 0) {
+		prefixd_lease_cancel(e, l);
+		prefixd_refuse_memory(e, rq);
+		return;
+	}
+	l->group = name.ns->group;
+	k.keys = m.keys.p;
+	k.tail = m.tail;
+	k.no_tail = (m.flags & PROTO_MATCH_NO_TAIL) || !tails_allowed(name.ns);
+	k.from = radix_place_root(l->root->index_root);
+	r = prefixd_op_prepare(e, rq, &m.op_id, e->match_fixed + 8 * k.n_keys);
+	/* A graft changes the tree: after it nothing may fail for want of memory. */
+	if (r == 0 && (m.flags & PROTO_MATCH_ISLAND))
+		r = prefixd_lease_keys_room(e, l, m.keys.n);
+	if (r == 0 && (m.flags & PROTO_MATCH_ISLAND))
+		r = place_island(l->root, &m, &k.from);
+	if (r == RADIX_E_CONFLICT) {
+		prefixd_lease_cancel(e, l);
+		prefixd_refuse(
+			e, rq, PROTO_STATUS_CONFLICT, "parent",
+			"keys[0] already hangs below another parent; go on without 'parent'");
+		return;
+	}
+	if (r < 0 || !match_on(e, rq, l, &m, &k)) {
+		prefixd_lease_cancel(e, l);
+		prefixd_refuse_memory(e, rq);
+	}
+}
+
+/* ---- EXTEND ------------------------------------------------------------------------------------ */
+
+static bool extend_check(struct prefixd_engine *e, struct prefixd_request *rq,
+			 const struct prefixd_lease *l, const struct proto_extend_req *m,
+			 uint32_t *ret_keys)
+{
+	const struct prefixd_namespace *ns = l->root->ns;
+	uint64_t n_tokens = m->n_tokens || m->keys.n ? m->n_tokens : l->n_tokens;
+	uint64_t most = (uint64_t)l->group->n_slots + e->config.limits.max_keys;
+	uint32_t n_tail;
+
+	if (!prefixd_keys_check(e, rq, ns, m->keys, ret_keys) ||
+	    !prefixd_tail_check(e, rq, ns, m->tail, &n_tail) ||
+	    !prefixd_tokens_check(e, rq, ns, (uint64_t)l->n_given + *ret_keys, n_tail, n_tokens))
+		return false;
+	if (n_tokens < l->n_tokens) {
+		prefixd_refuse(e, rq, PROTO_STATUS_BAD_BODY, "n_tokens",
+			       "'n_tokens' is of the whole prompt and was %llu before; it cannot "
+			       "shrink",
+			       (unsigned long long)l->n_tokens);
+		return false;
+	}
+	if (m->flags & ~(uint32_t)(PROTO_MATCH_PROMOTE | PROTO_MATCH_NO_TAIL)) {
+		prefixd_refuse(e, rq, PROTO_STATUS_BAD_BODY, "flags",
+			       "bits 1 (PROMOTE) and 4 (NO_TAIL) are known");
+		return false;
+	}
+	if (m->parent.n && (!l->island || m->parent.n != ns->key_len)) {
+		prefixd_refuse(
+			e, rq, PROTO_STATUS_BAD_BODY, "parent",
+			"'parent' goes with a lease that MATCH began with ISLAND, and has %u "
+			"bytes",
+			ns->key_len);
+		return false;
+	}
+	if ((uint64_t)l->n_keys + *ret_keys > most) {
+		prefixd_refuse(e, rq, PROTO_STATUS_LIMIT, "keys",
+			       "this lease would keep %llu keys; at most %llu, which is more than "
+			       "the pool holds",
+			       (unsigned long long)l->n_keys + *ret_keys, (unsigned long long)most);
+		return false;
+	}
+	return true;
+}
+
+/* The blocks that the look found are on the path now; which of them did an earlier look miss? */
+static void extend_advance(struct prefixd_lease *l, const struct look *k)
+{
+	uint32_t n = k->m.n_blocks, late = radix_min_u32(n, l->n_looked);
+
+	if (n > 0 && l->tail_last) { /* that block is served whole now */
+		l->tail_used -= l->tail_last;
+		l->tail_last = 0;
+	}
+	prefixd_lease_pop_keys(l, n);
+	l->n_pending += late;
+	l->n_device += n - late;
+	radix_pin_move(l->group->index, &l->pin, &k->m.end);
+	l->n_looked = k->runs.full ? 0 : l->n_keys;
+	l->diverged = k->m.diverged;
+}
+
+static void extend_on(struct prefixd_engine *e, struct prefixd_request *rq, struct prefixd_lease *l,
+		      const struct proto_extend_req *m, uint32_t n_new)
+{
+	struct look k = { .tail = m->tail };
+	struct prefixd_reply rp;
+	uint32_t slot = RADIX_NONE;
+
+	if (n_new)
+		memcpy(l->keys + l->keys_off + (size_t)l->n_keys * l->root->ns->key_len, m->keys.p,
+		       m->keys.n);
+	l->n_keys += n_new;
+	l->n_given += n_new;
+	if (m->n_tokens)
+		l->n_tokens = m->n_tokens;
+	k.no_tail = (m->flags & PROTO_MATCH_NO_TAIL) || !tails_allowed(l->root->ns);
+	k.from = l->pin.at;
+	k.keys = prefixd_lease_key(l);
+	/* With reservations outstanding the block before is not READY: the keys only wait. */
+	k.n_keys = l->n_reserved ? 0 : l->n_keys;
+	prefixd_reply_begin(e, &rp, e->match_fixed);
+	k.runs = prefixd_reply_runs(e, &rp, e->match_fixed, k.n_keys);
+	if (!l->n_reserved) {
+		look(l->group->index, &k);
+		extend_advance(l, &k);
+		look_for_tail(e, l, &k, &slot);
+	}
+	reply_match(e, rq, &rp, l, &k, slot);
+}
+
+void prefixd_op_extend(struct prefixd_engine *e, struct prefixd_request *rq)
+{
+	struct proto_extend_req m;
+	struct prefixd_lease *l;
+	const char *bad;
+	uint32_t n_new;
+	int r;
+
+	if (proto_extend_req_decode(rq->body, rq->h->len, &m, &bad)) {
+		prefixd_refuse_body(e, rq, bad);
+		return;
+	}
+	if (prefixd_op_replayed(e, rq, &m.op_id))
+		return;
+	l = prefixd_lease_of(e, rq, m.lease);
+	if (!l || !extend_check(e, rq, l, &m, &n_new))
+		return;
+	r = prefixd_op_prepare(e, rq, &m.op_id, e->match_fixed + 8 * (l->n_keys + n_new));
+	if (r == 0)
+		r = prefixd_lease_keys_room(e, l, m.keys.n);
+	/* A parent that is not there, or not resident, grafts nothing: the island stays one. */
+	if (r == 0 && m.parent.n)
+		r = radix_graft(l->group->index, l->root->index_root, m.parent.p, l->first_key);
+	if (r == RADIX_E_CONFLICT) {
+		prefixd_refuse(e, rq, PROTO_STATUS_CONFLICT, "parent",
+			       "the lease's first key already hangs below another parent; go on "
+			       "without 'parent'");
+		return;
+	}
+	if (r < 0) {
+		prefixd_refuse_memory(e, rq);
+		return;
+	}
+	extend_on(e, rq, l, &m, n_new);
+}
+
+/* ---- PROBE ------------------------------------------------------------------------------------- */
+
+static void probe_bits(const struct radix_index *ix, const struct prefixd_root *root,
+		       struct proto_span keys, uint32_t n_keys, const struct radix_match *m,
+		       uint8_t *bits)
+{
+	uint32_t key_len = root->ns->key_len;
+
+	memset(bits, 0, (n_keys + 7) / 8);
+	for (uint32_t i = 0; i < n_keys; i++) {
+		const uint8_t *key = (const uint8_t *)keys.p + (size_t)i * key_len;
+		struct radix_place at;
+		bool rooted, is = i < m->n_blocks;
+
+		/* Token keys name a block only below their prefix; a digest names it alone. */
+		if (!is && root->ns->mode == RADIX_KEYS_DIGEST)
+			is = radix_find_digest(ix, root->index_root, key, &at, &rooted) == 0;
+		if (is)
+			bits[i / 8] = (uint8_t)(bits[i / 8] | 1u << (i % 8));
+	}
+}
+
+static void probe(struct prefixd_engine *e, struct prefixd_request *rq,
+		  const struct proto_probe_req *m, const struct prefixd_root_name *name,
+		  uint32_t n_keys)
+{
+	const struct prefixd_root *root = prefixd_root_find(e, name);
+	struct proto_probe_rep rep = { 0 };
+	struct radix_match found = { 0 };
+	struct prefixd_reply rp;
+	uint8_t *bits;
+
+	if (root) {
+		const struct radix_index *ix = name->ns->group->index;
+		struct radix_place from = radix_place_root(root->index_root);
+
+		radix_match(ix, &from, m->keys.p, n_keys, NULL, &found);
+		rep.root = root->id;
+	} else {
+		prefixd_root_id(e, name, &rep.root);
+	}
+	rep.n_device = found.n_device;
+	prefixd_reply_begin(e, &rp, 0);
+	if (m->flags & PROTO_PROBE_BITMAP) {
+		/* Made at the far end of the buffer; the encoder copies it to its place. */
+		rep.bitmap.n = (n_keys + 7) / 8;
+		bits = e->out + e->out_cap - rep.bitmap.n;
+		rep.bitmap.p = bits;
+		if (root)
+			probe_bits(name->ns->group->index, root, m->keys, n_keys, &found, bits);
+		else
+			memset(bits, 0, rep.bitmap.n);
+	}
+	proto_probe_rep_encode(&rp.w, &rep);
+	prefixd_reply_send(e, rq, &rp);
+}
+
+void prefixd_op_probe(struct prefixd_engine *e, struct prefixd_request *rq)
+{
+	struct prefixd_root_name name;
+	struct proto_probe_req m;
+	const char *bad;
+	uint32_t n_keys;
+
+	if (proto_probe_req_decode(rq->body, rq->h->len, &m, &bad)) {
+		prefixd_refuse_body(e, rq, bad);
+		return;
+	}
+	if (!prefixd_root_name_check(e, rq, m.has, m.ns, m.tenant, m.salt, &name) ||
+	    !prefixd_keys_check(e, rq, name.ns, m.keys, &n_keys) ||
+	    !prefixd_tokens_check(e, rq, name.ns, n_keys, 0, m.n_tokens))
+		return;
+	if (m.flags & ~(uint32_t)PROTO_PROBE_BITMAP) {
+		prefixd_refuse(e, rq, PROTO_STATUS_BAD_BODY, "flags", "bit 1 (BITMAP) is known");
+		return;
+	}
+	probe(e, rq, &m, &name, n_keys);
+}

@@ -1,0 +1,620 @@
+/*
+ * engine_open.c - OPEN: namespaces, pool groups, budget.
+ *
+ * What it guarantees.  A namespace is the digest of every field that must agree for K/V to be
+ * interchangeable; equal fields give the same namespace in every session, one different byte gives
+ * another.  A refused OPEN names the field and what would be right, and leaves the session as it
+ * was.  The pools never exceed the configured total.
+ *
+ * What it relies on.  POOL_READY or POOL_FAILED answers each POOL_CREATE; until then the OPENs of
+ * that group wait, each holding a reference of its namespace and room for its reply.
+ */
+#include "daemon/engine_internal.h"
+
+#include <stdio.h>
+
+#define OPEN_ERROR_MAX 768u /* bytes of the longest answer to an OPEN that waited */
+
+struct prefixd_namespace *prefixd_session_ns(const struct prefixd_engine *e,
+					     const struct prefixd_session *s, uint32_t id)
+{
+	for (uint32_t i = 0; i < s->n_ns; i++)
+		if (s->ns[i]->id == id)
+			return s->ns[i];
+	if (!s->peer.admin)
+		return NULL;
+	for (uint32_t i = 0; i < e->namespaces.n; i++) { /* an operator looks at any of them */
+		struct prefixd_namespace *ns = radix_container_of(e->namespaces.v[i],
+								  struct prefixd_namespace, item);
+
+		if (ns->id == id && ns->group->state == PREFIXD_GROUP_READY)
+			return ns;
+	}
+	return NULL;
+}
+
+static void namespace_free(struct prefixd_engine *e, struct prefixd_namespace *ns)
+{
+	radix_give(e->alloc, ns->text, ns->text_len);
+	radix_give(e->alloc, ns, sizeof(*ns));
+}
+
+void prefixd_namespace_unref(struct prefixd_engine *e, struct prefixd_namespace *ns)
+{
+	radix_assert(ns->refs > 0);
+	if (--ns->refs > 0)
+		return;
+	prefixd_set_del(&e->namespaces, &ns->item);
+	namespace_free(e, ns);
+}
+
+/* ---- checking the fields ----------------------------------------------------------------------- */
+
+static bool span_is(struct proto_span s, const char *text)
+{
+	return s.n == strlen(text) && memcmp(s.p, text, s.n) == 0;
+}
+
+/* Bits per stored element; 0: not known here. */
+static uint32_t dtype_bits(struct proto_span dtype)
+{
+	static const struct {
+		const char *name;
+		uint32_t bits;
+	} known[] = {
+		{ "float64", 64 },  { "float32", 32 }, { "float16", 16 },
+		{ "bfloat16", 16 }, { "fp8_e4m3", 8 }, { "fp8_e5m2", 8 },
+		{ "int8", 8 },      { "uint8", 8 },    { "int4", 4 },
+	};
+
+	for (uint32_t i = 0; i < radix_array_size(known); i++)
+		if (span_is(dtype, known[i].name))
+			return known[i].bits;
+	return 0;
+}
+
+static bool bad(struct prefixd_engine *e, struct prefixd_request *rq, const char *field,
+		const char *right)
+{
+	prefixd_refuse(e, rq, PROTO_STATUS_BAD_NAMESPACE, field, "'%s' is wrong: %s", field, right);
+	return false;
+}
+
+static bool check_names(struct prefixd_engine *e, struct prefixd_request *rq,
+			const struct proto_open_req *m)
+{
+	if (m->model.n == 0)
+		return bad(e, rq, "model", "it is empty; give the model's name");
+	if (m->revision.n == 0)
+		return bad(e, rq, "revision",
+			   "it is empty; give the weights' commit or digest, names alone move");
+	if (m->dtype.n == 0 || span_is(m->dtype, "auto"))
+		return bad(e, rq, "dtype",
+			   "give the type as stored (float16, bfloat16, fp8_e4m3, int8 ...), not "
+			   "'auto' or nothing");
+	if (m->engine.n == 0)
+		return bad(e, rq, "engine", "it is empty; give the engine and its layout version");
+	if (m->layout.n == 0)
+		return bad(e, rq, "layout",
+			   "it is empty; give the order of a block's bytes, e.g. "
+			   "block-major, or opaque with the flag OPAQUE");
+	return true;
+}
+
+static bool check_keys(struct prefixd_engine *e, struct prefixd_request *rq,
+		       const struct proto_open_req *m)
+{
+	if (m->flags & ~(uint32_t)(PROTO_OPEN_OPAQUE | PROTO_OPEN_EXTRA))
+		return bad(e, rq, "flags", "bits 1 (OPAQUE) and 2 (EXTRA) are known");
+	if (m->block_tokens == 0 || m->block_tokens > (RADIX_KEY_MAX - 32) / 4)
+		return bad(e, rq, "block_tokens", "1 to 16376 tokens make a block");
+	switch (m->key_mode) {
+	case PROTO_KEYS_TOKENS:
+		if (m->digest_len != 0)
+			return bad(e, rq, "digest_len", "keys are token ids here; give 0");
+		if (m->seed_probe.n != 0)
+			return bad(e, rq, "seed_probe", "keys are token ids here; leave it empty");
+		return true;
+	case PROTO_KEYS_DIGEST:
+		if (m->flags & PROTO_OPEN_EXTRA)
+			return bad(e, rq, "flags",
+				   "EXTRA goes with token keys; an engine's digest covers it");
+		if (m->digest_len < 16 || m->digest_len > PROTO_DIGEST_MAX)
+			return bad(e, rq, "digest_len", "16 to 64 bytes identify a block");
+		if (m->seed_probe.n == 0)
+			return bad(e, rq, "seed_probe",
+				   "give the engine's hash of the canonical block, so that other "
+				   "hash seeds are noticed");
+		return true;
+	default:
+		return bad(e, rq, "key_mode", "1 (token ids) or 2 (the engine's digests)");
+	}
+}
+
+static bool check_sizes(struct prefixd_engine *e, struct prefixd_request *rq,
+			const struct proto_open_req *m)
+{
+	uint32_t bits = dtype_bits(m->dtype);
+	unsigned __int128 want = 2;
+
+	if (m->block_bytes == 0)
+		return bad(e, rq, "block_bytes", "it is 0; give K and V of all layers of a block");
+	if (m->block_bytes > 1ull << 40)
+		return bad(e, rq, "block_bytes", "a block of more than 1 TiB is not believable");
+	if (m->tp_size == 0)
+		return bad(e, rq, "tp_size", "it is 0; 1 means no tensor parallelism");
+	if (m->tp_size > 1)
+		return bad(e, rq, "tp_size",
+			   "tensor-parallel stripes are unsupported by this version; give 1, with "
+			   "each rank's share under an engine name of its own");
+	if (m->tp_rank >= m->tp_size)
+		return bad(e, rq, "tp_rank", "it is not below tp_size");
+	if (m->flags & PROTO_OPEN_OPAQUE)
+		return true;
+	if (bits == 0)
+		return bad(e, rq, "dtype",
+			   "its element size is not known here; give float64, float32, float16, "
+			   "bfloat16, fp8_e4m3, fp8_e5m2, int8, uint8 or int4, or set OPAQUE");
+	if (m->layers == 0 || m->kv_heads == 0 || m->head_dim == 0)
+		return bad(e, rq,
+			   m->layers == 0     ? "layers"
+			   : m->kv_heads == 0 ? "kv_heads"
+					      : "head_dim",
+			   "it is 0; give the model's, or set OPAQUE");
+	/* Each factor is below 2^32 but the product of four may pass 128 bits: stop in time. */
+	want *= (unsigned __int128)m->layers * m->kv_heads;
+	if (want <= (unsigned __int128)1 << 64)
+		want = want * m->head_dim;
+	if (want <= (unsigned __int128)1 << 64)
+		want = want * m->block_tokens * bits / 8;
+	if (want == m->block_bytes)
+		return true;
+	prefixd_refuse(e, rq, PROTO_STATUS_BAD_NAMESPACE, "block_bytes",
+		       "'block_bytes' is %llu, but 2 x %u layers x %u KV heads x %u head dim x %u "
+		       "bits x %u tokens is %llu bytes; give that, or set OPAQUE",
+		       (unsigned long long)m->block_bytes, m->layers, m->kv_heads, m->head_dim,
+		       bits, m->block_tokens,
+		       want > UINT64_MAX ? (unsigned long long)UINT64_MAX
+					 : (unsigned long long)want);
+	return false;
+}
+
+/* ---- the namespace ----------------------------------------------------------------------------- */
+
+static void name_namespace(const struct prefixd_engine *e, const struct proto_open_req *m,
+			   bool with_seed, uint8_t ret[32])
+{
+	uint8_t num[8][8];
+	const uint64_t values[8] = {
+		m->key_mode, m->flags,        m->layers,      m->kv_heads,
+		m->head_dim, m->block_tokens, m->block_bytes, m->digest_len,
+	};
+	uint64_t tp = (uint64_t)m->tp_size << 32 | m->tp_rank;
+	uint8_t tp_le[8];
+	struct prefixd_field f[] = {
+		{ 1, m->model.p, m->model.n },
+		{ 2, m->revision.p, m->revision.n },
+		{ 3, m->dtype.p, m->dtype.n },
+		{ 4, m->scales.p, m->scales.n },
+		{ 5, m->layout.p, m->layout.n },
+		{ 6, m->windows.p, m->windows.n },
+		{ 7, m->adapter.p, m->adapter.n },
+		{ 8, m->engine.p, m->engine.n },
+		{ 9, num, sizeof(num) },
+		{ 10, tp_le, sizeof(tp_le) },
+		{ 11, m->seed_probe.p, m->seed_probe.n },
+	};
+
+	for (uint32_t i = 0; i < 8; i++)
+		for (uint32_t k = 0; k < 8; k++)
+			num[i][k] = (uint8_t)(values[i] >> (8 * k));
+	for (uint32_t k = 0; k < 8; k++)
+		tp_le[k] = (uint8_t)(tp >> (8 * k));
+	prefixd_name_digest(e, with_seed ? "prefixd namespace" : "prefixd namespace family", f,
+			    radix_array_size(f) - (with_seed ? 0 : 1), ret, 32);
+}
+
+static struct prefixd_namespace *namespace_find(const struct prefixd_engine *e,
+						const uint8_t digest[32])
+{
+	uint64_t hash;
+	struct prefixd_item *it;
+
+	memcpy(&hash, digest, sizeof(hash));
+	for (it = prefixd_set_at(&e->namespaces, hash); it; it = it->next) {
+		struct prefixd_namespace *ns = radix_container_of(it, struct prefixd_namespace,
+								  item);
+
+		if (memcmp(ns->digest, digest, 32) == 0)
+			return ns;
+	}
+	return NULL;
+}
+
+static const char *text_add(struct prefixd_namespace *ns, size_t *at, struct proto_span s)
+{
+	char *p = ns->text + *at;
+
+	if (s.n)
+		memcpy(p, s.p, s.n);
+	p[s.n] = '\0';
+	*at += s.n + 1;
+	return p;
+}
+
+static struct prefixd_namespace *namespace_new(struct prefixd_engine *e,
+					       const struct proto_open_req *m,
+					       const uint8_t digest[32])
+{
+	struct prefixd_namespace *ns;
+	size_t at = 0;
+
+	if (prefixd_set_room(e->alloc, &e->namespaces) < 0)
+		return NULL;
+	ns = prefixd_take0(e->alloc, sizeof(*ns));
+	if (!ns)
+		return NULL;
+	ns->text_len = m->model.n + m->revision.n + m->dtype.n + m->adapter.n + m->engine.n + 5;
+	ns->text = radix_take(e->alloc, ns->text_len);
+	if (!ns->text) {
+		radix_give(e->alloc, ns, sizeof(*ns));
+		return NULL;
+	}
+	ns->model = text_add(ns, &at, m->model);
+	ns->revision = text_add(ns, &at, m->revision);
+	ns->dtype = text_add(ns, &at, m->dtype);
+	ns->adapter = text_add(ns, &at, m->adapter);
+	ns->engine = text_add(ns, &at, m->engine);
+	memcpy(ns->digest, digest, 32);
+	name_namespace(e, m, false, ns->family);
+	ns->mode = m->key_mode == PROTO_KEYS_TOKENS ? RADIX_KEYS_TOKENS : RADIX_KEYS_DIGEST;
+	ns->extra = m->flags & PROTO_OPEN_EXTRA;
+	ns->block_tokens = m->block_tokens;
+	ns->token_bytes = ns->mode == RADIX_KEYS_TOKENS ? m->block_tokens * 4 : 0;
+	ns->key_len = ns->mode == RADIX_KEYS_TOKENS ? ns->token_bytes + (ns->extra ? 32 : 0)
+						    : m->digest_len;
+	ns->tenant = RADIX_NONE;
+	for (uint32_t i = 0; i < e->namespaces.n && ns->mode == RADIX_KEYS_DIGEST; i++) {
+		const struct prefixd_namespace *o =
+			radix_container_of(e->namespaces.v[i], struct prefixd_namespace, item);
+
+		if (memcmp(o->family, ns->family, 32) == 0)
+			ns->seed_mismatch = true;
+	}
+	return ns;
+}
+
+/* ---- groups and budget ------------------------------------------------------------------------- */
+
+static struct prefixd_group *group_find(const struct prefixd_engine *e, uint64_t block_bytes)
+{
+	for (uint32_t i = 0; i < e->n_groups; i++)
+		if (e->groups[i] && e->groups[i]->slot_bytes == block_bytes)
+			return e->groups[i];
+	return NULL;
+}
+
+void prefixd_group_free(struct prefixd_engine *e, struct prefixd_group *g)
+{
+	if (e->groups[g->id] == g) {
+		e->groups[g->id] = NULL;
+		e->budget_used -= g->budget;
+	}
+	radix_index_free(g->index);
+	radix_give(e->alloc, g->marks, g->n_slots);
+	radix_give(e->alloc, g, sizeof(*g));
+}
+
+/* How many slots the budget allows; false: refused. */
+static bool group_slots(struct prefixd_engine *e, struct prefixd_request *rq, uint64_t block_bytes,
+			uint32_t *ret_slots, uint64_t *ret_budget)
+{
+	uint64_t stride = (block_bytes + 63) & ~63ull;
+	uint64_t left = e->config.pool_bytes ? e->config.pool_bytes - e->budget_used : UINT64_MAX;
+	uint64_t n = e->config.pool_blocks;
+
+	if (n == 0)
+		n = radix_min_u64(left / stride, 1u << 30);
+	if (n == 0 || n > left / stride) {
+		prefixd_refuse(e, rq, PROTO_STATUS_NO_BUDGET, "block_bytes",
+			       "a pool of %llu blocks of %llu bytes needs %llu bytes, but %llu of "
+			       "%llu bytes are left; raise pool-bytes or lower pool-blocks",
+			       (unsigned long long)(n ? n : 1), (unsigned long long)block_bytes,
+			       (unsigned long long)((n ? n : 1) * stride), (unsigned long long)left,
+			       (unsigned long long)e->config.pool_bytes);
+		return false;
+	}
+	*ret_slots = (uint32_t)n;
+	*ret_budget = n * stride;
+	return true;
+}
+
+static struct prefixd_group *group_new(struct prefixd_engine *e, struct prefixd_request *rq,
+				       uint64_t block_bytes)
+{
+	struct prefixd_group *g;
+	uint32_t n_slots, id = 0;
+	uint64_t budget;
+
+	while (id < e->n_groups && e->groups[id])
+		id++;
+	if (id >= e->groups_cap || id >= e->config.limits.max_groups) {
+		prefixd_refuse(e, rq, PROTO_STATUS_LIMIT, "block_bytes",
+			       "%u pools of other block sizes exist, which is the limit; raise it "
+			       "or use one of their sizes",
+			       e->n_groups);
+		return NULL;
+	}
+	if (!group_slots(e, rq, block_bytes, &n_slots, &budget))
+		return NULL;
+	g = prefixd_take0(e->alloc, sizeof(*g));
+	if (!g) {
+		prefixd_refuse_memory(e, rq);
+		return NULL;
+	}
+	g->state = PREFIXD_GROUP_CREATING;
+	g->id = id;
+	g->n_slots = n_slots;
+	g->slot_bytes = block_bytes;
+	g->budget = budget;
+	g->busy_session = RADIX_NONE;
+	radix_list_init(&g->waiting);
+	g->marks = prefixd_take0(e->alloc, n_slots);
+	if (!g->marks) {
+		radix_give(e->alloc, g, sizeof(*g));
+		prefixd_refuse_memory(e, rq);
+		return NULL;
+	}
+	return g;
+}
+
+/* From here on the group exists, and the shell makes its memory. */
+static void group_begin(struct prefixd_engine *e, struct prefixd_group *g)
+{
+	struct prefixd_action *a = prefixd_act(e, PREFIXD_ACTION_POOL_CREATE, RADIX_NONE);
+
+	a->group = g->id;
+	a->u.pool.n_slots = g->n_slots;
+	a->u.pool.slot_bytes = g->slot_bytes;
+	e->groups[g->id] = g;
+	if (g->id == e->n_groups)
+		e->n_groups++;
+	e->budget_used += g->budget;
+}
+
+/* ---- OPEN -------------------------------------------------------------------------------------- */
+
+static void reply_open(struct prefixd_engine *e, struct prefixd_request *rq,
+		       struct prefixd_namespace *ns)
+{
+	const struct prefixd_group *g = ns->group;
+	struct proto_open_rep rep = {
+		.ns = ns->id,
+		.flags = ns->seed_mismatch ? PROTO_OPENED_SEED_MISMATCH : 0,
+		.digest = { .p = ns->digest, .n = sizeof(ns->digest) },
+		.key_len = ns->key_len,
+		.block_tokens = ns->block_tokens,
+		.block_bytes = g->slot_bytes,
+		.group = g->id,
+		.n_slots = g->n_slots,
+		.slot_stride = g->slot_stride,
+		.pool_len = g->pool_len,
+		.n_pool_fds = g->n_fds,
+	};
+	struct prefixd_reply rp;
+	struct prefixd_action *a;
+
+	if (ns->seed_mismatch)
+		e->counters.seed_mismatch++;
+	prefixd_reply_begin(e, &rp, 0);
+	proto_open_rep_encode(&rp.w, &rep);
+	a = prefixd_reply_send(e, rq, &rp);
+	a->u.send.with_fds = g->n_fds > 0;
+	a->group = g->id;
+}
+
+/* Adds the namespace to the session, once.  The array has room. */
+static void session_add(struct prefixd_session *s, struct prefixd_namespace *ns)
+{
+	for (uint32_t i = 0; i < s->n_ns; i++)
+		if (s->ns[i] == ns)
+			return;
+	s->ns[s->n_ns++] = ns;
+	ns->refs++;
+	ns->n_sessions++;
+}
+
+/* Room for one more, counting the OPENs that wait. */
+static bool session_room(struct prefixd_engine *e, struct prefixd_request *rq,
+			 const struct prefixd_namespace *ns)
+{
+	struct prefixd_session *s = rq->s;
+	uint32_t cap = s->ns_cap ? s->ns_cap : 4;
+	void *v;
+
+	for (uint32_t i = 0; ns && i < s->n_ns; i++)
+		if (s->ns[i] == ns)
+			return true;
+	if (s->n_ns + s->n_waiting >= e->config.limits.max_namespaces) {
+		prefixd_refuse(e, rq, PROTO_STATUS_LIMIT, NULL,
+			       "this session has opened %u namespaces, which is the limit",
+			       s->n_ns + s->n_waiting);
+		return false;
+	}
+	while (cap < s->n_ns + s->n_waiting + 1)
+		cap *= 2;
+	if (cap == s->ns_cap)
+		return true;
+	v = prefixd_grow(e->alloc, s->ns, s->ns_cap * sizeof(*s->ns), cap * sizeof(*s->ns));
+	if (!v) {
+		prefixd_refuse_memory(e, rq);
+		return false;
+	}
+	s->ns = v;
+	s->ns_cap = cap;
+	return true;
+}
+
+static int wait_for_pool(struct prefixd_engine *e, struct prefixd_request *rq,
+			 struct prefixd_namespace *ns, struct prefixd_group *g)
+{
+	struct prefixd_waiting *w = prefixd_take0(e->alloc, sizeof(*w));
+	size_t out = (size_t)(e->n_waiting + 1) * OPEN_ERROR_MAX;
+
+	if (!w)
+		return -ENOMEM;
+	if (prefixd_out_reserve(e, out, 2 * (e->n_waiting + 1)) < 0) {
+		radix_give(e->alloc, w, sizeof(*w));
+		return -ENOMEM;
+	}
+	w->session = rq->s;
+	w->seq = rq->h->seq;
+	w->ns = ns;
+	ns->refs++;
+	radix_list_add_tail(&g->waiting, &w->link);
+	rq->s->n_waiting++;
+	rq->deferred = true;
+	e->n_waiting++;
+	return 0;
+}
+
+static void open_namespace(struct prefixd_engine *e, struct prefixd_request *rq,
+			   const struct proto_open_req *m)
+{
+	uint8_t digest[32];
+	struct prefixd_namespace *ns, *made = NULL;
+	struct prefixd_group *g, *new_group = NULL;
+	uint64_t hash;
+
+	name_namespace(e, m, true, digest);
+	ns = namespace_find(e, digest);
+	if (!session_room(e, rq, ns))
+		return;
+	g = ns ? ns->group : group_find(e, m->block_bytes);
+	if (!g) {
+		g = new_group = group_new(e, rq, m->block_bytes);
+		if (!g)
+			return;
+	}
+	if (!ns)
+		ns = made = namespace_new(e, m, digest);
+	if (!ns || (g->state == PREFIXD_GROUP_CREATING && wait_for_pool(e, rq, ns, g) < 0)) {
+		if (made)
+			namespace_free(e, made);
+		if (new_group)
+			prefixd_group_free(e, new_group);
+		prefixd_refuse_memory(e, rq);
+		return;
+	}
+	if (made) {
+		made->group = g;
+		made->id = e->next_ns++;
+		memcpy(&hash, digest, sizeof(hash));
+		prefixd_set_add(&e->namespaces, &made->item, hash);
+	}
+	if (new_group)
+		group_begin(e, new_group);
+	if (rq->deferred)
+		return;
+	session_add(rq->s, ns);
+	reply_open(e, rq, ns);
+}
+
+void prefixd_op_open(struct prefixd_engine *e, struct prefixd_request *rq)
+{
+	struct proto_open_req m;
+	const char *field;
+
+	if (proto_open_req_decode(rq->body, rq->h->len, &m, &field)) {
+		prefixd_refuse_body(e, rq, field);
+		return;
+	}
+	if (check_names(e, rq, &m) && check_keys(e, rq, &m) && check_sizes(e, rq, &m))
+		open_namespace(e, rq, &m);
+}
+
+/* ---- the pool's answer ------------------------------------------------------------------------- */
+
+static void waiting_free(struct prefixd_engine *e, struct prefixd_waiting *w)
+{
+	radix_list_remove(&w->link);
+	w->session->n_waiting--;
+	e->n_waiting--;
+	prefixd_namespace_unref(e, w->ns);
+	radix_give(e->alloc, w, sizeof(*w));
+}
+
+void prefixd_waiting_drop(struct prefixd_engine *e, struct prefixd_session *s)
+{
+	for (uint32_t i = 0; i < e->n_groups && s->n_waiting; i++) {
+		struct radix_list *it, *tmp;
+
+		if (!e->groups[i])
+			continue;
+		radix_list_foreach_safe(it, tmp, &e->groups[i]->waiting) {
+			struct prefixd_waiting *w = radix_list_entry(it, struct prefixd_waiting,
+								     link);
+
+			if (w->session == s)
+				waiting_free(e, w);
+		}
+	}
+}
+
+/* Answers every OPEN that waits for this group; why != NULL refuses them. */
+static void answer_waiting(struct prefixd_engine *e, struct prefixd_group *g,
+			   enum proto_status status, const char *why)
+{
+	while (!radix_list_empty(&g->waiting)) {
+		struct prefixd_waiting *w = radix_list_first(&g->waiting, struct prefixd_waiting,
+							     link);
+		struct proto_header h = { .op = PROTO_OP_OPEN, .seq = w->seq };
+		struct prefixd_request rq = { .s = w->session, .h = &h };
+
+		if (why) {
+			prefixd_refuse(e, &rq, status, "block_bytes", "%.300s", why);
+		} else {
+			session_add(w->session, w->ns);
+			reply_open(e, &rq, w->ns);
+		}
+		waiting_free(e, w);
+	}
+}
+
+void prefixd_pool_failed(struct prefixd_engine *e, uint32_t group, const char *why)
+{
+	struct prefixd_group *g = group < e->n_groups ? e->groups[group] : NULL;
+
+	if (!g || g->state != PREFIXD_GROUP_CREATING)
+		return;
+	answer_waiting(e, g, PROTO_STATUS_NO_BUDGET, why ? why : "the pool's memory cannot be had");
+	prefixd_group_free(e, g);
+}
+
+void prefixd_pool_ready(struct prefixd_engine *e, const struct prefixd_event *event)
+{
+	uint32_t group = event->u.pool.group;
+	struct prefixd_group *g = group < e->n_groups ? e->groups[group] : NULL;
+	struct radix_index_config config = {
+		.alloc = e->alloc,
+		.secret = { e->config.secret[0], e->config.secret[1] },
+		.generations = event->u.pool.generations,
+	};
+
+	if (!g || g->state != PREFIXD_GROUP_CREATING)
+		return;
+	config.n_slots = g->n_slots;
+	config.n_entries = g->n_slots;
+	if (radix_index_new(&g->index, &config) < 0) {
+		prefixd_act(e, PREFIXD_ACTION_POOL_DESTROY, RADIX_NONE)->group = group;
+		answer_waiting(e, g, PROTO_STATUS_NO_MEMORY,
+			       "the daemon has no memory for an index over this pool");
+		prefixd_group_free(e, g);
+		return;
+	}
+	g->slot_stride = event->u.pool.slot_stride;
+	g->pool_len = event->u.pool.pool_len;
+	g->n_fds = event->u.pool.n_fds;
+	g->state = PREFIXD_GROUP_READY;
+	answer_waiting(e, g, PROTO_STATUS_OK, NULL);
+}
