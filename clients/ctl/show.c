@@ -1,0 +1,250 @@
+/*
+ * show.c - status and stat for people.
+ *
+ * Everything on the page comes out of one reply, so that its numbers belong together.
+ */
+#include "clients/ctl/ctl.h"
+
+#include <math.h>
+#include <string.h>
+
+enum ctl_exit ctl_show_ping(const struct ctl *ctl, const json_t *r)
+{
+	printf("prefixd %s answers%s: up %s, boot %s\n", ctl_str(r, "version"),
+	       ctl_bool(r, "draining") ? " and is draining" : "", ctl_age(ctl_real(r, "uptime_s")),
+	       ctl_str(r, "boot"));
+	return CTL_OK;
+}
+
+/* A bar of all slots: what is in use, what is free. */
+static void show_slots(const json_t *slots, uint64_t n_slots)
+{
+	static const struct {
+		const char *state;
+		char mark;
+	} marks[] = { { "ready", '#' },
+		      { "leaving", '-' },
+		      { "reserved", '+' },
+		      { "own", '+' },
+		      { "quarantined", 'x' } };
+	char bar[51];
+	size_t at = 0;
+
+	if (!n_slots)
+		return;
+	memset(bar, '.', sizeof(bar) - 1);
+	bar[sizeof(bar) - 1] = 0;
+	for (size_t i = 0; i < sizeof(marks) / sizeof(marks[0]); i++) {
+		uint64_t n = ctl_u64(slots, marks[i].state);
+		size_t width = (size_t)llround((double)n / (double)n_slots * 50);
+
+		if (n && !width)
+			width = 1; /* what is there is seen */
+		for (; width && at < sizeof(bar) - 1; width--)
+			bar[at++] = marks[i].mark;
+	}
+	ctl_line("", "[%s] %s ready", bar,
+		 ctl_percent((double)ctl_u64(slots, "ready") / (double)n_slots));
+}
+
+static void show_groups(const json_t *groups)
+{
+	static const char *const titles[] = { "GROUP", "SLOTS",  "BLOCK",   "POOL", "<PAGES",
+					      "READY", "BLOCKS", "ISLANDS", "PINS", "INDEX" };
+	struct ctl_table t;
+	const json_t *g;
+	size_t i;
+
+	ctl_table_init(&t, titles, 10);
+	json_array_foreach((json_t *)(uintptr_t)groups, i, g)
+	{
+		double n = (double)ctl_u64(g, "n_slots");
+		const json_t *slots = json_object_get(g, "slots");
+		const char *cells[] = {
+			ctl_count(ctl_u64(g, "id")),
+			ctl_count(ctl_u64(g, "n_slots")),
+			ctl_bytes(ctl_u64(g, "slot_bytes")),
+			ctl_bytes(ctl_u64(g, "pool_bytes")),
+			ctl_bytes(ctl_u64(g, "page_bytes")),
+			ctl_percent(n > 0 ? (double)ctl_u64(slots, "ready") / n : 0),
+			ctl_count(ctl_u64(g, "blocks")),
+			ctl_count(ctl_u64(g, "islands")),
+			ctl_count(ctl_u64(g, "pins")),
+			ctl_bytes(ctl_u64(g, "index_bytes")),
+		};
+
+		ctl_table_row(&t, cells);
+	}
+	ctl_table_print(&t, "Pool groups");
+}
+
+static void show_namespaces(const json_t *namespaces)
+{
+	static const char *const titles[] = {
+		"NS",       "GROUP", "<MODEL", "<REVISION", "<DTYPE",
+		"<ADAPTER", "<KEYS", "TOKENS", "SESSIONS",  "BLOCKS"
+	};
+	struct ctl_table t;
+	const json_t *n;
+	size_t i;
+
+	ctl_table_init(&t, titles, 10);
+	json_array_foreach((json_t *)(uintptr_t)namespaces, i, n)
+	{
+		const char *adapter = ctl_str(n, "adapter");
+		const char *cells[] = {
+			ctl_count(ctl_u64(n, "id")),
+			ctl_count(ctl_u64(n, "group")),
+			ctl_str(n, "model"),
+			ctl_str(n, "revision"),
+			ctl_str(n, "dtype"),
+			adapter[0] ? adapter : "-",
+			ctl_str(n, "key_mode"),
+			ctl_count(ctl_u64(n, "block_tokens")),
+			ctl_count(ctl_u64(n, "sessions")),
+			ctl_count(ctl_u64(n, "blocks")),
+		};
+
+		ctl_table_row(&t, cells);
+	}
+	ctl_table_print(&t, "Namespaces");
+}
+
+static void show_sessions(const json_t *sessions)
+{
+	static const char *const titles[] = { "SESSION", "PID",    "UID",      "<NAME",
+					      "AGE",     "LEASES", "REQUESTS", "RUNNING",
+					      "TTFT",    "TPOT",   "<STATE" };
+	struct ctl_table t;
+	const json_t *s;
+	size_t i;
+
+	ctl_table_init(&t, titles, 11);
+	json_array_foreach((json_t *)(uintptr_t)sessions, i, s)
+	{
+		uint64_t ttft = ctl_u64(s, "ttft_us"), tpot = ctl_u64(s, "tpot_us");
+		const char *cells[] = {
+			ctl_format("%llu", (unsigned long long)ctl_u64(s, "session")),
+			ctl_format("%llu", (unsigned long long)ctl_u64(s, "pid")),
+			ctl_format("%llu", (unsigned long long)ctl_u64(s, "uid")),
+			ctl_str(s, "name"),
+			ctl_age(ctl_real(s, "age_s")),
+			ctl_count(ctl_u64(s, "leases")),
+			ctl_count(ctl_u64(s, "requests")),
+			ctl_count(ctl_u64(s, "running")),
+			ttft ? ctl_format("%.0fms", (double)ttft / 1000) : "-",
+			tpot ? ctl_format("%.1fms", (double)tpot / 1000) : "-",
+			ctl_bool(s, "orphan") ? "orphan" : "live",
+		};
+
+		ctl_table_row(&t, cells);
+	}
+	ctl_table_print(&t, "Sessions");
+}
+
+enum ctl_exit ctl_show_status(const struct ctl *ctl, const json_t *r)
+{
+	const json_t *memory = json_object_get(r, "memory");
+	const json_t *sockets = json_object_get(r, "sockets");
+	const json_t *counters = json_object_get(r, "counters");
+	const json_t *removed = json_object_get(r, "removed_blocks");
+	uint64_t queried = ctl_u64(counters, "queried_tokens");
+	const char *tier;
+	json_t *reasons;
+
+	printf("prefixd %s, pid %llu, up %s, device %s%s\n", ctl_str(r, "version"),
+	       (unsigned long long)ctl_u64(r, "pid"), ctl_age(ctl_real(r, "uptime_s")),
+	       ctl_str(r, "device"), ctl_bool(r, "draining") ? ", DRAINING" : "");
+	ctl_line("boot", "%s", ctl_str(r, "boot"));
+	ctl_line("sockets", "%s", ctl_str(sockets, "worker"));
+	ctl_line("", "%s (admin)", ctl_str(sockets, "admin"));
+	puts("");
+	ctl_line("hits", "%s of tokens, %s of requests",
+		 ctl_percent(ctl_real(r, "token_hit_ratio")),
+		 ctl_percent(ctl_real(r, "request_hit_ratio")));
+	ctl_line("tokens", "%s asked for: %s served, %s missed", ctl_count(queried),
+		 ctl_count(queried - ctl_u64(counters, "miss_tokens")),
+		 ctl_count(ctl_u64(counters, "miss_tokens")));
+	ctl_line("blocks", "%s committed, %s duplicate, %s discarded",
+		 ctl_count(ctl_u64(counters, "committed_blocks")),
+		 ctl_count(ctl_u64(counters, "duplicate_blocks")),
+		 ctl_count(ctl_u64(counters, "discarded_blocks")));
+	ctl_line("requests", "%s answered, %s with an error, %s times busy",
+		 ctl_count(ctl_u64(counters, "requests")), ctl_count(ctl_u64(counters, "errors")),
+		 ctl_count(ctl_u64(counters, "reserve_busy")));
+	ctl_print_members("slots", json_object_get(r, "slots"));
+	show_slots(json_object_get(r, "slots"), ctl_u64(r, "n_slots"));
+	json_object_foreach((json_t *)(uintptr_t)removed, tier, reasons) ctl_print_members(
+		strcmp(tier, "device") == 0 ? "removed" : ctl_clean(tier), reasons);
+	ctl_line(
+		"memory", "pool %s, index %s, block table %s, keys %s,",
+		ctl_bytes(ctl_u64(memory, "pool_bytes")), ctl_bytes(ctl_u64(memory, "index_bytes")),
+		ctl_bytes(ctl_u64(memory, "table_bytes")), ctl_bytes(ctl_u64(memory, "key_bytes")));
+	ctl_line("", "generations %s, heap %s", ctl_bytes(ctl_u64(memory, "generation_bytes")),
+		 ctl_bytes(ctl_u64(memory, "heap_bytes")));
+	ctl_line("leases", "%s", ctl_count(ctl_u64(r, "leases")));
+	show_groups(json_object_get(r, "groups"));
+	show_namespaces(json_object_get(r, "namespaces"));
+	show_sessions(json_object_get(r, "sessions"));
+	return CTL_OK;
+}
+
+/* ---- stat -------------------------------------------------------------------------------------- */
+
+void ctl_show_stat_title(void)
+{
+	printf("%9s %8s %9s %7s %8s %8s %6s %7s %6s %5s\n", "requests", "lookups", "tokens/s",
+	       "hits", "stored", "removed", "busy", "ready", "leases", "sess");
+}
+
+static uint64_t diff(const json_t *before, const json_t *now, const char *name)
+{
+	uint64_t a = before ? ctl_u64(before, name) : 0, b = ctl_u64(now, name);
+
+	return b > a ? b - a : 0;
+}
+
+/* Short enough for a column, whatever it grows to. */
+static const char *brief(uint64_t n)
+{
+	static const char units[] = " kMGTPE";
+	double v = (double)n;
+	int u = 0;
+
+	while (v >= 99999.5 || (u && v >= 999.5)) {
+		v /= 1000;
+		u++;
+	}
+	return u ? ctl_format(v < 99.95 ? "%.1f%c" : "%.0f%c", v, units[u]) : ctl_format("%.0f", v);
+}
+
+static uint64_t hits(const json_t *stat)
+{
+	const json_t *h = json_object_get(stat, "hit_tokens");
+	const char *name;
+	json_t *v;
+	uint64_t n = 0;
+
+	if (json_is_integer(h))
+		return (uint64_t)json_integer_value(h);
+	json_object_foreach((json_t *)(uintptr_t)h, name, v) n += (uint64_t)json_integer_value(v);
+	return n;
+}
+
+void ctl_show_stat_line(const json_t *before, const json_t *now)
+{
+	double seconds = before ? ctl_real(now, "time_s") - ctl_real(before, "time_s") : 0;
+	uint64_t queried = diff(before, now, "queried_tokens");
+	uint64_t hit = hits(now) - (before && hits(before) <= hits(now) ? hits(before) : 0);
+	uint64_t n_slots = ctl_u64(now, "n_slots");
+	const json_t *slots = json_object_get(now, "slots");
+
+	printf("%9s %8s %9s %7s %8s %8s %6s %7s %6s %5s\n", brief(diff(before, now, "requests")),
+	       brief(diff(before, now, "lookups")),
+	       seconds > 0 ? brief((uint64_t)((double)queried / seconds)) : "-",
+	       queried ? ctl_percent((double)hit / (double)queried) : "-",
+	       brief(diff(before, now, "committed_blocks")),
+	       brief(diff(before, now, "removed_blocks")), brief(diff(before, now, "reserve_busy")),
+	       n_slots ? ctl_percent((double)ctl_u64(slots, "ready") / (double)n_slots) : "-",
+	       brief(ctl_u64(now, "leases")), brief(ctl_u64(now, "sessions")));
+}
