@@ -202,7 +202,7 @@ static size_t conn_read(struct prefixd_conn *c)
 	}
 	if (n == 0 || errno == ECONNRESET)
 		c->eof = true;
-	else if (errno != EAGAIN && errno != EWOULDBLOCK)
+	else if (errno != EAGAIN)
 		prefixd_conn_drop(c, "read failed");
 	return 0;
 }
@@ -375,7 +375,7 @@ static void conn_flush(struct prefixd_conn *c)
 
 		if (n < 0 && errno == EINTR)
 			continue;
-		if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
+		if (n < 0 && errno == EAGAIN)
 			break;
 		if (n < 0) {
 			prefixd_conn_drop(c, errno == EPIPE || errno == ECONNRESET

@@ -45,12 +45,12 @@ __attribute__((format(printf, 3, 4))) void prefixd_log_at(struct prefixd_log_sit
 /* A finished line from elsewhere (the engine, libevent): its site is found by its words. */
 void prefixd_log_text(enum prefixd_log_level level, const char *text);
 
-#define prefixd_log(level, ...)                               \
+#define prefixd_log_line(level, ...)                          \
 	do {                                                  \
 		static struct prefixd_log_site site_;         \
 		prefixd_log_at(&site_, (level), __VA_ARGS__); \
 	} while (0)
-#define prefixd_error(...) prefixd_log(PREFIXD_LOG_ERROR, __VA_ARGS__)
-#define prefixd_warn(...)  prefixd_log(PREFIXD_LOG_WARN, __VA_ARGS__)
-#define prefixd_info(...)  prefixd_log(PREFIXD_LOG_INFO, __VA_ARGS__)
-#define prefixd_debug(...) prefixd_log(PREFIXD_LOG_DEBUG, __VA_ARGS__)
+#define prefixd_error(...) prefixd_log_line(PREFIXD_LOG_ERROR, __VA_ARGS__)
+#define prefixd_warn(...)  prefixd_log_line(PREFIXD_LOG_WARN, __VA_ARGS__)
+#define prefixd_info(...)  prefixd_log_line(PREFIXD_LOG_INFO, __VA_ARGS__)
+#define prefixd_debug(...) prefixd_log_line(PREFIXD_LOG_DEBUG, __VA_ARGS__)

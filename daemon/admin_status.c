@@ -1,0 +1,257 @@
+/*
+ * admin_status.c - the whole state of the daemon as numbers, and the few that a watcher wants.
+ */
+#include "daemon/admin_internal.h"
+
+#include <unistd.h>
+
+#define PUT(r, obj, info, name) prefixd_admin_put_u64(r, obj, #name, (info)->name)
+
+struct sums {
+	uint64_t n_slots;
+	uint64_t slots[RADIX_SLOT_N_STATES];
+	uint64_t removed[RADIX_REMOVE_N_REASONS];
+	uint64_t pool_bytes, generation_bytes, index_bytes, table_bytes, key_bytes;
+};
+
+static void slots_put(struct prefixd_admin_reply *r, json_t *obj, const uint64_t *slots)
+{
+	json_t *j = prefixd_admin_object(r, obj, "slots");
+
+	for (int i = 0; i < RADIX_SLOT_N_STATES; i++)
+		prefixd_admin_put_u64(r, j, radix_slot_state_to_string((enum radix_slot_state)i),
+				      slots[i]);
+}
+
+static void removed_put(struct prefixd_admin_reply *r, json_t *obj, const char *name,
+			const uint64_t *removed)
+{
+	json_t *j = prefixd_admin_object(r, obj, name);
+
+	for (int i = 0; i < RADIX_REMOVE_N_REASONS; i++)
+		prefixd_admin_put_u64(r, j,
+				      radix_remove_reason_to_string((enum radix_remove_reason)i),
+				      removed[i]);
+}
+
+static void sums_add(struct prefixd_server *s, const struct prefixd_group_info *info,
+		     const struct radix_stats *st, struct sums *sums)
+{
+	const struct prefixd_pool *pool = prefixd_pools_get(&s->pools, info->id);
+
+	sums->n_slots += st->n_slots;
+	for (int i = 0; i < RADIX_SLOT_N_STATES; i++)
+		sums->slots[i] += st->slots[i];
+	for (int i = 0; i < RADIX_REMOVE_N_REASONS; i++)
+		sums->removed[i] += st->removed[i];
+	if (pool) {
+		sums->pool_bytes += pool->info.len;
+		sums->generation_bytes += pool->generations.len;
+	}
+	sums->index_bytes += st->index_bytes;
+	sums->table_bytes += st->table_bytes;
+	sums->key_bytes += st->key_bytes;
+}
+
+static void group_put(struct prefixd_server *s, struct prefixd_admin_reply *r, json_t *j,
+		      const struct prefixd_group_info *info, const struct radix_stats *st)
+{
+	const struct prefixd_pool *pool = prefixd_pools_get(&s->pools, info->id);
+
+	PUT(r, j, info, id);
+	PUT(r, j, info, n_slots);
+	PUT(r, j, info, slot_bytes);
+	PUT(r, j, info, slot_stride);
+	prefixd_admin_put_u64(r, j, "pool_bytes", pool ? pool->info.len : 0);
+	prefixd_admin_put_u64(r, j, "page_bytes", pool ? pool->info.page_bytes : 0);
+	prefixd_admin_put_bool(r, j, "huge", pool && pool->info.huge);
+	slots_put(r, j, st->slots);
+	prefixd_admin_put_u64(r, j, "blocks", st->n_blocks);
+	prefixd_admin_put_u64(r, j, "nodes", st->n_nodes);
+	prefixd_admin_put_u64(r, j, "roots", st->n_roots);
+	prefixd_admin_put_u64(r, j, "islands", st->n_islands);
+	prefixd_admin_put_u64(r, j, "pins", st->n_pins);
+	PUT(r, j, st, index_bytes);
+	PUT(r, j, st, table_bytes);
+	PUT(r, j, st, key_bytes);
+	prefixd_admin_put_u64(r, j, "stored", st->stored_total);
+	prefixd_admin_put_u64(r, j, "duplicates", st->duplicate_total);
+	removed_put(r, j, "removed", st->removed);
+	PUT(r, j, st, reuse_counter);
+	PUT(r, j, st, verify_mismatch);
+}
+
+static void groups_put(struct prefixd_server *s, struct prefixd_admin_reply *r, struct sums *sums)
+{
+	json_t *list = prefixd_admin_array(r, r->root, "groups");
+	struct prefixd_group_info info;
+	uint32_t it = 0;
+
+	while (prefixd_engine_next_group(s->engine, &it, &info)) {
+		struct radix_stats st;
+		json_t *j = json_object();
+
+		radix_index_stats(info.index, &st);
+		sums_add(s, &info, &st, sums);
+		group_put(s, r, j, &info, &st);
+		prefixd_admin_append(r, list, j);
+	}
+}
+
+static void namespaces_put(struct prefixd_server *s, struct prefixd_admin_reply *r)
+{
+	json_t *list = prefixd_admin_array(r, r->root, "namespaces");
+	struct prefixd_namespace_info info;
+	uint32_t it = 0;
+
+	while (prefixd_engine_next_namespace(s->engine, &it, &info)) {
+		json_t *j = json_object();
+
+		PUT(r, j, &info, id);
+		PUT(r, j, &info, group);
+		prefixd_admin_put_hex(r, j, "digest", info.digest, sizeof(info.digest));
+		prefixd_admin_put_text(r, j, "model", info.model);
+		prefixd_admin_put_text(r, j, "revision", info.revision);
+		prefixd_admin_put_text(r, j, "dtype", info.dtype);
+		prefixd_admin_put_text(r, j, "adapter", info.adapter);
+		prefixd_admin_put_text(r, j, "engine", info.engine);
+		prefixd_admin_put_text(r, j, "key_mode",
+				       info.mode == RADIX_KEYS_TOKENS ? "tokens" : "digest");
+		PUT(r, j, &info, block_tokens);
+		PUT(r, j, &info, key_len);
+		prefixd_admin_put_u64(r, j, "sessions", info.n_sessions);
+		prefixd_admin_put_u64(r, j, "blocks", info.n_blocks);
+		prefixd_admin_append(r, list, j);
+	}
+}
+
+/* The sessions, and how many leases they hold together. */
+static uint64_t sessions_put(struct prefixd_server *s, struct prefixd_admin_reply *r)
+{
+	json_t *list = prefixd_admin_array(r, r->root, "sessions");
+	struct prefixd_session_info info;
+	uint64_t leases = 0;
+	uint32_t it = 0;
+
+	while (prefixd_engine_next_session(s->engine, &it, prefixd_now_ns(), &info)) {
+		json_t *j = json_object();
+
+		leases += info.n_leases;
+		PUT(r, j, &info, session);
+		PUT(r, j, &info, pid);
+		PUT(r, j, &info, uid);
+		prefixd_admin_put_text(r, j, "name", info.name);
+		prefixd_admin_put_bool(r, j, "orphan", info.orphan);
+		prefixd_admin_put_real(r, j, "age_s", (double)info.age_ns / 1e9);
+		prefixd_admin_put_u64(r, j, "leases", info.n_leases);
+		prefixd_admin_put_u64(r, j, "namespaces", info.n_namespaces);
+		PUT(r, j, &info, requests);
+		PUT(r, j, &info, ttft_us);
+		PUT(r, j, &info, tpot_us);
+		PUT(r, j, &info, input_tokens);
+		PUT(r, j, &info, running);
+		PUT(r, j, &info, waiting);
+		prefixd_admin_append(r, list, j);
+	}
+	return leases;
+}
+
+static void ratio_put(struct prefixd_admin_reply *r, const char *name, uint64_t part,
+		      uint64_t whole)
+{
+	if (whole == 0)
+		prefixd_admin_put(r, r->root, name, json_null());
+	else
+		prefixd_admin_put_real(r, r->root, name, (double)part / (double)whole);
+}
+
+static uint64_t hit_tokens(const struct prefixd_counters *c)
+{
+	return c->hit_device_tokens + c->hit_host_tokens + c->hit_redis_tokens +
+	       c->hit_pending_tokens;
+}
+
+static void counters_put(struct prefixd_admin_reply *r, const struct prefixd_counters *c)
+{
+	json_t *j = prefixd_admin_object(r, r->root, "counters");
+
+#define X(name_, help_) prefixd_admin_put_u64(r, j, #name_, c->name_);
+	PREFIXD_COUNTERS(X)
+#undef X
+	ratio_put(r, "token_hit_ratio", hit_tokens(c), c->queried_tokens);
+	ratio_put(r, "request_hit_ratio", c->lookups_full + c->lookups_partial,
+		  c->lookups_full + c->lookups_partial + c->lookups_miss);
+}
+
+void prefixd_admin_status(struct prefixd_server *s, const json_t *args,
+			  struct prefixd_admin_reply *r)
+{
+	struct prefixd_counters counters;
+	struct sums sums = { 0 };
+	json_t *j;
+
+	prefixd_admin_put_text(r, r->root, "version", prefixd_version());
+	prefixd_admin_put_hex(r, r->root, "boot", &s->boot, sizeof(s->boot));
+	prefixd_admin_put_u64(r, r->root, "pid", (uint64_t)getpid());
+	prefixd_admin_put_real(r, r->root, "uptime_s",
+			       (double)(prefixd_now_ns() - s->started_ns) / 1e9);
+	prefixd_admin_put_bool(r, r->root, "draining", s->draining);
+	prefixd_admin_put_text(r, r->root, "device", s->pools.gpu->ops->name);
+	j = prefixd_admin_object(r, r->root, "sockets");
+	prefixd_admin_put_text(r, j, "worker", s->options->socket);
+	prefixd_admin_put_text(r, j, "admin", s->options->admin_socket);
+	groups_put(s, r, &sums);
+	slots_put(r, r->root, sums.slots);
+	PUT(r, r->root, &sums, n_slots);
+	j = prefixd_admin_object(r, r->root, "memory");
+	PUT(r, j, &sums, pool_bytes);
+	PUT(r, j, &sums, generation_bytes);
+	PUT(r, j, &sums, index_bytes);
+	PUT(r, j, &sums, table_bytes);
+	PUT(r, j, &sums, key_bytes);
+	prefixd_admin_put_u64(r, j, "heap_bytes", s->memory.bytes);
+	namespaces_put(s, r);
+	prefixd_admin_put_u64(r, r->root, "leases", sessions_put(s, r));
+	prefixd_engine_counters(s->engine, &counters);
+	counters_put(r, &counters);
+	j = prefixd_admin_object(r, r->root, "removed_blocks");
+	removed_put(r, j, "device", sums.removed);
+}
+
+void prefixd_admin_stat(struct prefixd_server *s, const json_t *args, struct prefixd_admin_reply *r)
+{
+	struct prefixd_counters c;
+	struct prefixd_group_info group;
+	struct prefixd_session_info session;
+	struct sums sums = { 0 };
+	uint64_t leases = 0, sessions = 0, removed = 0;
+	uint32_t it = 0;
+
+	while (prefixd_engine_next_group(s->engine, &it, &group)) {
+		struct radix_stats st;
+
+		radix_index_stats(group.index, &st);
+		removed += st.removed_total;
+		sums_add(s, &group, &st, &sums);
+	}
+	it = 0;
+	while (prefixd_engine_next_session(s->engine, &it, prefixd_now_ns(), &session)) {
+		sessions++;
+		leases += session.n_leases;
+	}
+	prefixd_engine_counters(s->engine, &c);
+	prefixd_admin_put_real(r, r->root, "time_s", (double)prefixd_now_ns() / 1e9);
+	PUT(r, r->root, &c, requests);
+	PUT(r, r->root, &c, errors);
+	PUT(r, r->root, &c, lookups);
+	PUT(r, r->root, &c, queried_tokens);
+	prefixd_admin_put_u64(r, r->root, "hit_tokens", hit_tokens(&c));
+	ratio_put(r, "token_hit_ratio", hit_tokens(&c), c.queried_tokens);
+	PUT(r, r->root, &c, committed_blocks);
+	prefixd_admin_put_u64(r, r->root, "removed_blocks", removed);
+	PUT(r, r->root, &c, reserve_busy);
+	slots_put(r, r->root, sums.slots);
+	PUT(r, r->root, &sums, n_slots);
+	prefixd_admin_put_u64(r, r->root, "leases", leases);
+	prefixd_admin_put_u64(r, r->root, "sessions", sessions);
+}

@@ -1,0 +1,307 @@
+/*
+ * client.c - from a socket and a process to a session of the engine.
+ *
+ *     accept -> SESSION_OPENED -> FRAME... -> SESSION_EOF -> PROCESS_GONE
+ *                                  socket ends ^              ^ the pidfd says so
+ *
+ * The end of the socket and the end of the process are two things: a worker may close its socket
+ * while its device still writes, and a child of a dead worker may hold the socket open.  So both
+ * are watched, each is told to the engine once, and the number is reused only after FORGET.
+ */
+#include "daemon/server_internal.h"
+
+#include "daemon/log.h"
+#include "daemon/peer.h"
+
+#include <event2/event.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#define LAST_WORDS_MAX (4u << 20) /* bytes read after a process has ended */
+
+struct prefixd_client *prefixd_client_find(struct prefixd_server *s, uint32_t session)
+{
+	return session < s->n_clients ? s->clients[session] : NULL;
+}
+
+/* ---- life -------------------------------------------------------------------------------------- */
+
+static void client_free(struct prefixd_client *c)
+{
+	radix_list_remove(&c->link);
+	if (c->connected)
+		prefixd_conn_deinit(&c->conn);
+	if (c->pid_ev)
+		event_free(c->pid_ev);
+	if (c->hello_ev)
+		event_free(c->hello_ev);
+	if (c->pidfd >= 0)
+		close(c->pidfd);
+	c->server->clients[c->session] = NULL;
+	free(c);
+}
+
+void prefixd_clients_reap(struct prefixd_server *s)
+{
+	while (!radix_list_empty(&s->graveyard))
+		client_free(radix_list_first(&s->graveyard, struct prefixd_client, link));
+}
+
+void prefixd_clients_free(struct prefixd_server *s)
+{
+	for (uint32_t i = 0; i < s->n_clients; i++)
+		if (s->clients[i])
+			client_free(s->clients[i]);
+	free(s->clients);
+	s->clients = NULL;
+	s->n_clients = 0;
+}
+
+static void client_bury(struct prefixd_client *c)
+{
+	if (c->forgotten && !c->connected && !radix_list_linked(&c->link))
+		radix_list_add_tail(&c->server->graveyard, &c->link);
+}
+
+void prefixd_client_forget(struct prefixd_client *c)
+{
+	c->forgotten = true;
+	if (c->pid_ev)
+		(void)event_del(c->pid_ev); /* it is in the base; cannot fail */
+	client_bury(c);
+}
+
+/* The lowest free number: engines and people like small ones. */
+static struct prefixd_client *client_new(struct prefixd_server *s)
+{
+	struct prefixd_client *c;
+	uint32_t i = 0;
+
+	prefixd_clients_reap(s);
+	while (i < s->n_clients && s->clients[i])
+		i++;
+	if (i == s->n_clients) {
+		uint32_t n = s->n_clients ? s->n_clients * 2 : 16;
+		struct prefixd_client **v = realloc(s->clients,
+						    n * sizeof(struct prefixd_client *));
+
+		if (!v)
+			return NULL;
+		memset(v + s->n_clients, 0, (n - s->n_clients) * sizeof(struct prefixd_client *));
+		s->clients = v;
+		s->n_clients = n;
+	}
+	c = calloc(1, sizeof(*c));
+	if (!c)
+		return NULL;
+	c->server = s;
+	c->session = i;
+	c->pidfd = -1;
+	radix_list_init(&c->link);
+	s->clients[i] = c;
+	return c;
+}
+
+static void client_tell(struct prefixd_client *c, enum prefixd_event_type type)
+{
+	struct prefixd_event event = { .type = type, .session = c->session };
+
+	prefixd_server_step(c->server, &event);
+}
+
+/* Both ends are told once, and not at all after FORGET. */
+static void client_tell_eof(struct prefixd_client *c)
+{
+	if (c->ended || c->gone || c->forgotten)
+		return;
+	c->ended = true;
+	client_tell(c, PREFIXD_EVENT_SESSION_EOF);
+}
+
+static void client_tell_gone(struct prefixd_client *c)
+{
+	if (c->gone || c->forgotten)
+		return;
+	c->gone = true;
+	client_tell(c, PREFIXD_EVENT_PROCESS_GONE);
+}
+
+/* ---- callbacks --------------------------------------------------------------------------------- */
+
+static void client_on_frame(struct prefixd_conn *conn, const struct proto_header *header,
+			    const void *body)
+{
+	struct prefixd_client *c = conn->owner;
+	struct prefixd_event event = { .type = PREFIXD_EVENT_FRAME, .session = c->session };
+
+	if (c->peer.admin && header->op == PROTO_OP_ADMIN) {
+		prefixd_admin_frame(c, header, body);
+		return;
+	}
+	event.u.frame.header = header;
+	event.u.frame.body = body;
+	prefixd_server_step(c->server, &event);
+}
+
+static void client_on_bad(struct prefixd_conn *conn, const struct proto_header *header,
+			  enum proto_status status)
+{
+	struct prefixd_client *c = conn->owner;
+	struct prefixd_event event = { .type = PREFIXD_EVENT_FRAME_BAD, .session = c->session };
+
+	event.u.bad.header = header;
+	event.u.bad.status = status;
+	prefixd_server_step(c->server, &event);
+}
+
+static void client_on_spoke(struct prefixd_conn *conn)
+{
+	struct prefixd_client *c = conn->owner;
+
+	event_free(c->hello_ev);
+	c->hello_ev = NULL;
+}
+
+static void client_on_ended(struct prefixd_conn *conn, const char *why)
+{
+	struct prefixd_client *c = conn->owner;
+
+	prefixd_debug("session %u (pid %u): socket closed: %s", c->session, c->peer.pid, why);
+	c->connected = false;
+	client_tell_eof(c);
+	if (c->pidfd < 0)
+		client_tell_gone(c); /* nothing else will say so */
+	client_bury(c);
+	prefixd_clients_reap(c->server);
+}
+
+static void client_on_process(evutil_socket_t fd, short what, void *ctx)
+{
+	struct prefixd_client *c = ctx;
+	struct prefixd_server *s = c->server;
+
+	(void)event_del(c->pid_ev); /* it stays readable for ever; it is in the base, cannot fail */
+	/* What it said while it lived counts: a RELEASE may still lie in the socket. */
+	if (c->connected)
+		prefixd_conn_drain(&c->conn, LAST_WORDS_MAX);
+	client_tell_gone(c);
+	if (c->connected)
+		prefixd_conn_drop(&c->conn, "the process is gone");
+	prefixd_server_settle(s);
+}
+
+static void client_on_silence(evutil_socket_t fd, short what, void *ctx)
+{
+	struct prefixd_client *c = ctx;
+
+	if (!c->connected)
+		return;
+	prefixd_info("session %u (pid %u): closed, it has not said HELLO", c->session, c->peer.pid);
+	prefixd_conn_drop(&c->conn, "silent since it connected");
+	prefixd_server_settle(c->server);
+}
+
+static const struct prefixd_conn_ops client_ops = {
+	.frame = client_on_frame,
+	.bad = client_on_bad,
+	.ended = client_on_ended,
+	.spoke = client_on_spoke,
+};
+
+/* ---- beginning --------------------------------------------------------------------------------- */
+
+/* Timers and the process watch.  Return: 0, -ENOMEM. */
+static int client_watch(struct prefixd_client *c)
+{
+	uint64_t ns = c->server->options->hello_timeout;
+	struct timeval tv = { .tv_sec = (time_t)(ns / 1000000000u),
+			      .tv_usec = (suseconds_t)(ns % 1000000000u / 1000u) };
+	struct event_base *base = c->server->base;
+
+	c->hello_ev = evtimer_new(base, client_on_silence, c);
+	if (!c->hello_ev || event_add(c->hello_ev, &tv) < 0)
+		return -ENOMEM;
+	if (c->pidfd < 0)
+		return 0;
+	c->pid_ev = event_new(base, c->pidfd, EV_READ | EV_PERSIST, client_on_process, c);
+	if (!c->pid_ev || event_add(c->pid_ev, NULL) < 0)
+		return -ENOMEM;
+	return 0;
+}
+
+static void client_accept(struct prefixd_server *s, int fd, bool admin)
+{
+	uint32_t max_frame = (uint32_t)s->options->max_frame;
+	struct prefixd_event event = { .type = PREFIXD_EVENT_SESSION_OPENED };
+	struct prefixd_client *c = client_new(s);
+	int r = -ENOMEM;
+
+	if (c)
+		r = prefixd_peer_get(fd, &c->peer, &c->pidfd);
+	if (r < 0) {
+		prefixd_error("a connection was closed at once: %s", strerror(-r));
+		close(fd);
+		if (c)
+			client_free(c);
+		return;
+	}
+	c->peer.admin = admin;
+	/* Admin requests need no HELLO, so their first frame may be as long as any. */
+	r = prefixd_conn_init(&c->conn, &s->conns, fd, &client_ops, c, max_frame,
+			      admin ? max_frame : PROTO_MAX_HELLO);
+	if (r == 0) {
+		c->connected = true;
+		r = client_watch(c);
+	}
+	if (r < 0) {
+		prefixd_error("a connection was closed at once: %s", strerror(-r));
+		client_free(c);
+		return;
+	}
+	prefixd_debug("session %u: %s pid %u, uid %u connected%s", c->session,
+		      admin ? "admin" : "worker", c->peer.pid, c->peer.uid,
+		      c->pidfd < 0 ? ", its process cannot be watched" : "");
+	event.session = c->session;
+	event.u.peer = c->peer;
+	prefixd_server_step(s, &event);
+}
+
+void prefixd_client_accept_worker(void *server, int fd)
+{
+	client_accept(server, fd, false);
+	prefixd_server_settle(server);
+}
+
+void prefixd_client_accept_admin(void *server, int fd)
+{
+	client_accept(server, fd, true);
+	prefixd_server_settle(server);
+}
+
+/* ---- the shell's own session ------------------------------------------------------------------- */
+
+struct prefixd_client *prefixd_client_internal(struct prefixd_server *s)
+{
+	struct prefixd_event event = { .type = PREFIXD_EVENT_SESSION_OPENED };
+	struct prefixd_client *c = client_new(s);
+
+	if (!c)
+		return NULL;
+	c->internal = true;
+	c->peer = (struct prefixd_peer){
+		.pid = (uint32_t)getpid(), .uid = geteuid(), .gid = getegid(), .admin = true
+	};
+	event.session = c->session;
+	event.u.peer = c->peer;
+	prefixd_server_step(s, &event);
+	return c;
+}
+
+void prefixd_client_internal_end(struct prefixd_client *c)
+{
+	client_tell_eof(c);
+	client_tell_gone(c);
+	if (!c->forgotten)
+		prefixd_client_forget(c); /* the engine is told all; nothing more can come */
+	/* Freed by the next callback: the caller may be a callback of another client. */
+}

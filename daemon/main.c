@@ -1,0 +1,66 @@
+/*
+ * main.c - prefixd, the program: options in, a server out.
+ *
+ * The only file that ends the process.  It stays in the foreground; whoever supervises it sees its
+ * end.
+ */
+#include "daemon/log.h"
+#include "daemon/server.h"
+
+#include <stdio.h>
+#include <unistd.h>
+
+static void print_line(void *ctx, const char *text)
+{
+	fprintf(ctx, "# %s\n", text);
+}
+
+static int finish_stdout(void)
+{
+	if (fflush(stdout) != 0 || ferror(stdout)) {
+		prefixd_error("cannot write to standard output: %m");
+		return PREFIXD_EXIT_FAILED;
+	}
+	return PREFIXD_EXIT_DRAINED;
+}
+
+int main(int argc, char **argv)
+{
+	struct prefixd_server *server = NULL;
+	struct prefixd_options *options = NULL;
+	char why[PREFIXD_WHY_LEN];
+	int r;
+
+	r = prefixd_options_load(&options, argc, argv, environ, why, sizeof(why));
+	if (r < 0) {
+		prefixd_error("%s", why);
+		return r == -EINVAL ? PREFIXD_EXIT_USAGE : PREFIXD_EXIT_FAILED;
+	}
+	switch (options->command) {
+	case PREFIXD_HELP:
+		prefixd_options_help(stdout);
+		break;
+	case PREFIXD_VERSION:
+		printf("prefixd %s, protocol %u\n", prefixd_version(), PROTO_VERSION);
+		break;
+	case PREFIXD_PRINT_CONFIG:
+		prefixd_options_print(options, stdout);
+		putchar('\n');
+		prefixd_server_memory_table(options, print_line, stdout);
+		break;
+	case PREFIXD_CHECK_CONFIG:
+		printf("configuration is valid\n");
+		break;
+	case PREFIXD_RUN:
+		r = prefixd_server_new(&server, options, argc, argv, environ, why, sizeof(why));
+		if (r < 0) {
+			prefixd_error("cannot start: %s", why);
+			return PREFIXD_EXIT_FAILED;
+		}
+		r = prefixd_server_run(server);
+		prefixd_server_free(server);
+		return r;
+	}
+	prefixd_options_free(options);
+	return finish_stdout();
+}

@@ -1,0 +1,109 @@
+/*
+ * server_internal.h - shared by the server's files: loop, clients, signals, admin operations.
+ *
+ * Who owns what.  The server owns its clients; a client is one session number and lives until the
+ * engine has said FORGET and its socket is closed.  Nothing frees a client while a callback of it
+ * may be on the stack: it goes to `graveyard`, which the outermost callbacks empty.
+ */
+#pragma once
+
+#include "daemon/conn.h"
+#include "daemon/listener.h"
+#include "daemon/memory.h"
+#include "daemon/pools.h"
+#include "daemon/server.h"
+
+struct event;
+struct event_base;
+
+struct prefixd_client {
+	struct prefixd_server *server;
+	struct radix_list link; /* the graveyard */
+	uint32_t session;       /* position in server->clients */
+	struct prefixd_peer peer;
+	struct prefixd_conn conn;
+	int pidfd; /* -1: the process cannot be watched */
+	struct event *pid_ev, *hello_ev;
+	bool connected; /* conn is in use */
+	bool ended;     /* the engine knows that the socket is over */
+	bool gone;      /* the engine knows that the process is over */
+	bool forgotten; /* the engine is done with this number */
+	bool internal;  /* no socket: the shell itself asks */
+};
+
+/* Replies to an internal client land here. */
+struct prefixd_capture {
+	uint8_t *bytes;
+	size_t len, cap;
+};
+
+#define PREFIXD_N_SIGNALS 4
+
+struct prefixd_server {
+	struct prefixd_options *options;
+	int argc;
+	char *const *argv;
+	char *const *envp;
+
+	struct event_base *base;
+	struct prefixd_conns conns;
+	struct prefixd_listener worker, admin;
+	struct prefixd_memory memory;
+	struct prefixd_pools pools;
+	struct prefixd_engine *engine;
+	struct event *timer_ev, *signal_ev[PREFIXD_N_SIGNALS];
+	uint64_t armed_ns; /* the deadline that timer_ev stands for */
+	bool stepping;
+
+	struct prefixd_client **clients; /* by session number; NULL: free */
+	uint32_t n_clients;              /* places */
+	struct radix_list graveyard;
+	struct prefixd_capture capture;
+
+	/* Names by id; an id keeps its name for the daemon's life, so a reload only appends. */
+	struct prefixd_tenant tenants[PREFIXD_TENANTS_MAX];
+	uint32_t n_tenants;
+
+	struct proto_id boot;
+	uint64_t started_ns;
+	bool draining, exiting;
+	int exit_code;
+};
+
+/* server.c */
+uint64_t prefixd_now_ns(void);
+/* Gives an event to the engine and carries out what it answers. */
+void prefixd_server_step(struct prefixd_server *s, struct prefixd_event *event);
+void prefixd_server_drain(struct prefixd_server *s, uint64_t timeout_ns, const char *why);
+/* End of an outermost callback: write, close, free. */
+void prefixd_server_settle(struct prefixd_server *s);
+/* Return: 0 with random bytes, negative errno. */
+radix_nodiscard int prefixd_random(void *ret, size_t len);
+
+/* client.c */
+void prefixd_client_accept_worker(void *server, int fd);
+void prefixd_client_accept_admin(void *server, int fd);
+struct prefixd_client *prefixd_client_find(struct prefixd_server *s, uint32_t session);
+void prefixd_client_forget(struct prefixd_client *c);
+void prefixd_clients_reap(struct prefixd_server *s);
+void prefixd_clients_free(struct prefixd_server *s);
+/* A session of the shell's own, as an admin peer; NULL without memory.  Ends with _internal_end. */
+struct prefixd_client *prefixd_client_internal(struct prefixd_server *s);
+void prefixd_client_internal_end(struct prefixd_client *c);
+
+/* reload.c */
+void prefixd_server_reload(struct prefixd_server *s);
+/* Takes over the tenants of o: known names keep their ids, names that are gone lose their uids. */
+void prefixd_tenants_merge(struct prefixd_tenant *tenants, uint32_t *n_tenants,
+			   const struct prefixd_options *o);
+
+/* naming_key.c */
+/* Return: 0; negative errno with a sentence in `why`. */
+radix_nodiscard int prefixd_naming_key(const struct prefixd_options *o, uint8_t ret_key[32],
+				       char *why, size_t why_len);
+
+/* admin.c: one ADMIN frame of an admin client. */
+void prefixd_admin_frame(struct prefixd_client *c, const struct proto_header *header,
+			 const void *body);
+/* Counters as log lines (SIGUSR1). */
+void prefixd_admin_log_counters(struct prefixd_server *s);
