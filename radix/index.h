@@ -32,8 +32,9 @@ enum {
 	RADIX_E_REFUSED,  /* residency rules forbid it now (SEMANTICS 19) */
 };
 
-#define RADIX_NONE    UINT32_MAX
-#define RADIX_KEY_MAX (64u << 10) /* bytes of one block key */
+#define RADIX_NONE       UINT32_MAX
+#define RADIX_KEY_MAX    (64u << 10) /* bytes of one block key */
+#define RADIX_DIGEST_MAX 64u         /* bytes of one key in digest mode */
 
 /* What a namespace's keys are (DESIGN 4). */
 enum radix_key_mode {

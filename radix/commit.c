@@ -1,0 +1,329 @@
+/*
+ * commit.c - a filled slot becomes a member.
+ *
+ *   1. Is the block there already, below the pin?  Then ours is a duplicate: it stays the owner's
+ *      until given back, the pin goes on over the canonical one.
+ *   2. Digest mode: is the digest a member elsewhere?  An island that begins with it is hung here
+ *      (a digest names its whole prefix, and the writer has just said what that is); anything else
+ *      is a contradiction and is refused.
+ *   3. Make sure of everything that can fail: the cut, the edge, the table's entry.
+ *   4. The entry is whole before its slot is READY, the slot is READY before anyone hears of it.
+ */
+#include "radix/internal.h"
+
+uint64_t radix_digest_hash_key(const struct radix_index *ix, uint32_t root, const void *digest)
+{
+	const struct radix_root *r = &ix->roots[root];
+
+	return radix_fold(r->chain, radix_hash(digest, r->g.key_len, ix->secret[1]));
+}
+
+uint64_t radix_digest_hash(const void *ctx, uint32_t entry)
+{
+	const struct radix_index *ix = ctx;
+
+	return radix_digest_hash_key(ix, ix->table.v[entry].root,
+				     radix_table_key(&ix->table, entry));
+}
+
+uint32_t radix_digest_entry(const struct radix_index *ix, uint32_t root, const void *digest)
+{
+	uint64_t hash = radix_digest_hash_key(ix, root, digest);
+	uint64_t cursor = hash & ix->digests.mask;
+	uint32_t entry;
+
+	while (radix_map_next(&ix->digests, hash, &cursor, &entry)) {
+		const struct radix_entry *e = &ix->table.v[entry];
+
+		if (e->root == root && memcmp(radix_table_key(&ix->table, entry), digest,
+					      ix->roots[root].g.key_len) == 0)
+			return entry;
+		((struct radix_index *)(uintptr_t)ix)->digests.mismatch++;
+	}
+	return RADIX_NONE;
+}
+
+int radix_find_digest(const struct radix_index *ix, uint32_t root, const void *digest,
+		      struct radix_place *ret_before, bool *ret_rooted)
+{
+	const struct radix_node *n;
+	struct radix_place p = { .root = root };
+	uint32_t entry, top;
+
+	if (ix->roots[root].config.mode != RADIX_KEYS_DIGEST)
+		return RADIX_E_NOTFOUND;
+	entry = radix_digest_entry(ix, root, digest);
+	if (entry == RADIX_NONE)
+		return RADIX_E_NOTFOUND;
+	p.node = ix->where_node[entry];
+	p.idx = ix->where_idx[entry];
+	p.depth = p.idx;
+	n = radix_node(ix, p.node);
+	if (p.idx == 0 && !(n->flags & RADIX_NODE_F_ISLAND)) {
+		p.node = n->parent;
+		if (p.node != RADIX_NODE_NONE)
+			p.idx = radix_node(ix, p.node)->n_blocks;
+	}
+	for (top = ix->where_node[entry]; radix_node(ix, top)->parent != RADIX_NODE_NONE;) {
+		top = radix_node(ix, top)->parent;
+		p.depth += radix_node(ix, top)->n_blocks;
+	}
+	*ret_rooted = !(radix_node(ix, top)->flags & RADIX_NODE_F_ISLAND);
+	*ret_before = p;
+	return 0;
+}
+
+/* Step 1.  Place of the block behind `at` that has this key. */
+static bool find_next(const struct radix_index *ix, const struct radix_place *at, const void *key,
+		      struct radix_place *ret_place)
+{
+	struct radix_match m;
+
+	radix_match(ix, at, key, 1, NULL, &m);
+	if (!m.n_blocks)
+		return false;
+	*ret_place = m.end;
+	return true;
+}
+
+static int become_duplicate(struct radix_index *ix, struct radix_pin *pin,
+			    const struct radix_place *there, uint32_t slot, uint32_t *ret_slot,
+			    enum radix_commit_result *ret_result)
+{
+	*ret_slot = *radix_edge_ref(radix_node(ix, there->node), ix->roots[there->root].g,
+				    there->idx - 1);
+	*ret_result = RADIX_COMMIT_DUPLICATE;
+	radix_slots_set(&ix->slots, slot, RADIX_SLOT_OWN);
+	radix_pin_move(ix, pin, there);
+	ix->duplicate_total++;
+	return 0;
+}
+
+/* An island becomes the beginning of a prompt. */
+static void root_island(struct radix_index *ix, uint32_t island)
+{
+	struct radix_node *n = radix_node(ix, island);
+
+	radix_child_unlink(ix, island);
+	n->flags = (uint8_t)(n->flags & ~RADIX_NODE_F_ISLAND);
+	radix_child_link(ix, island, RADIX_NODE_NONE, n->root);
+}
+
+/*
+ * Step 2.  Return: 0 with *ret_there behind the block, or with its node RADIX_NODE_NONE when the
+ * digest is no member; RADIX_E_CONFLICT; -ENOMEM.
+ */
+static int find_elsewhere(struct radix_index *ix, const struct radix_pin *pin, const void *digest,
+			  struct radix_place *ret_there)
+{
+	uint8_t parent[RADIX_DIGEST_MAX];
+	uint32_t entry = radix_digest_entry(ix, pin->at.root, digest);
+	const struct radix_node *n;
+	int r = 0;
+
+	*ret_there = pin->at;
+	ret_there->node = RADIX_NODE_NONE;
+	if (entry == RADIX_NONE)
+		return 0;
+	n = radix_node(ix, ix->where_node[entry]);
+	if (pin->at.node == RADIX_NODE_ISLAND) {
+		r = 0; /* two writers began the same island: wherever it lies, it is the same block */
+	} else if (ix->where_idx[entry] || !(n->flags & RADIX_NODE_F_ISLAND)) {
+		return RADIX_E_CONFLICT;
+	} else if (pin->at.node == RADIX_NODE_NONE) {
+		root_island(ix, ix->where_node[entry]);
+	} else if (!pin->at.idx) {
+		return RADIX_E_CONFLICT;
+	} else {
+		uint32_t before = radix_entry_at(ix, radix_node(ix, pin->at.node), pin->at.idx - 1);
+
+		memcpy(parent, radix_table_key(&ix->table, before),
+		       ix->roots[pin->at.root].g.key_len);
+		r = radix_graft(ix, pin->at.root, parent, digest);
+	}
+	if (r)
+		return r;
+	ret_there->node = ix->where_node[entry];
+	ret_there->idx = ix->where_idx[entry] + 1;
+	ret_there->depth = pin->at.depth + 1;
+	return 0;
+}
+
+/* Step 3: the edge that takes the block, with room in every structure. */
+static int prepare_edge(struct radix_index *ix, struct radix_pin *pin, uint32_t *ret_node,
+			bool *ret_fresh)
+{
+	uint32_t upper;
+
+	if (radix_place_is_edge(&pin->at)) {
+		struct radix_node *n = radix_node(ix, pin->at.node);
+
+		if (pin->at.idx == n->n_blocks && n->n_child == 0) {
+			*ret_node = pin->at.node;
+			*ret_fresh = false;
+			return 0;
+		}
+		if (pin->at.idx < n->n_blocks && pin->at.idx &&
+		    radix_split(ix, pin->at.node, pin->at.idx, &upper) < 0)
+			return -ENOMEM;
+	}
+	if (radix_map_grow(&ix->children, radix_child_hash, ix) < 0 ||
+	    radix_queue_reserve(&ix->queue, ix->nodes.n_live + 1) < 0)
+		return -ENOMEM;
+	*ret_node = radix_nodes_take(&ix->nodes, pin->at.root);
+	*ret_fresh = true;
+	return *ret_node == RADIX_NONE ? -ENOMEM : 0;
+}
+
+static uint32_t entry_before(const struct radix_index *ix, const struct radix_place *at)
+{
+	if (!radix_place_is_edge(at) || !at->idx)
+		return RADIX_NONE;
+	return radix_entry_at(ix, radix_node(ix, at->node), at->idx - 1);
+}
+
+/* Step 4. */
+static void publish(struct radix_index *ix, struct radix_pin *pin, uint32_t node, bool fresh,
+		    uint32_t entry, uint32_t slot)
+{
+	struct radix_node *n = radix_node(ix, node);
+	struct radix_place to = pin->at;
+	uint32_t run;
+
+	ix->slots.entry[slot] = entry;
+	radix_slots_set(&ix->slots, slot, RADIX_SLOT_READY);
+	if (ix->roots[n->root].config.mode == RADIX_KEYS_DIGEST) {
+		radix_map_put(&ix->digests, radix_digest_hash(ix, entry), entry);
+		ix->where_node[entry] = node;
+		ix->where_idx[entry] = n->n_blocks - 1;
+	}
+	if (fresh && pin->at.node == RADIX_NODE_ISLAND)
+		radix_island_link(ix, node);
+	else if (fresh)
+		radix_child_link(ix, node, pin->at.node, pin->at.root);
+	if (fresh)
+		radix_leaf_queue(ix, node);
+	else if (n->heap_pos != RADIX_NONE)
+		radix_queue_update(&ix->queue, &ix->nodes, node,
+				   radix_edge_tail_tick(&ix->slab, n, &run));
+	ix->roots[n->root].n_blocks++;
+	ix->stored_total++;
+	to.node = node;
+	to.idx = n->n_blocks;
+	to.depth++;
+	radix_pin_move(ix, pin, &to);
+}
+
+int radix_commit(struct radix_index *ix, struct radix_pin *pin, uint32_t owner,
+		 const struct radix_block *block, uint64_t tick, uint32_t *ret_slot,
+		 enum radix_commit_result *ret_result)
+{
+	struct radix_root *root = &ix->roots[pin->at.root];
+	struct radix_entry_init init = {
+		.root = pin->at.root,
+		.ns = root->config.ns,
+		.tenant = root->config.tenant,
+		.slot = block->slot,
+		.tick = tick,
+	};
+	bool digest = root->config.mode == RADIX_KEYS_DIGEST, fresh;
+	struct radix_place there;
+	uint32_t node, entry;
+	int r;
+
+	if (block->slot >= ix->slots.n || ix->slots.state[block->slot] != RADIX_SLOT_RESERVED ||
+	    ix->slots.owner[block->slot] != owner)
+		return RADIX_E_STATE;
+	if (find_next(ix, &pin->at, block->key, &there))
+		return become_duplicate(ix, pin, &there, block->slot, ret_slot, ret_result);
+	if (digest) {
+		r = find_elsewhere(ix, pin, block->key, &there);
+		if (r)
+			return r;
+		if (radix_place_is_edge(&there))
+			return become_duplicate(ix, pin, &there, block->slot, ret_slot, ret_result);
+		if (radix_map_grow(&ix->digests, radix_digest_hash, ix) < 0)
+			return -ENOMEM;
+	}
+	r = prepare_edge(ix, pin, &node, &fresh);
+	if (r < 0)
+		return r;
+	init.parent = entry_before(ix, &pin->at);
+	entry = radix_table_add(&ix->table, &init, block, root->g.key_len);
+	if (entry == RADIX_NONE || radix_edge_append(&ix->slab, radix_node(ix, node), root->g,
+						     block->key, block->slot, tick) < 0) {
+		if (entry != RADIX_NONE)
+			radix_table_remove(&ix->table, entry);
+		if (fresh)
+			radix_nodes_give(&ix->nodes, node);
+		return -ENOMEM;
+	}
+	publish(ix, pin, node, fresh, entry, block->slot);
+	*ret_slot = block->slot;
+	*ret_result = RADIX_COMMIT_STORED;
+	return 0;
+}
+
+/* ---- islands ------------------------------------------------------------------------------------- */
+
+/* True when `node` lies in the path from `below` up to its start. */
+static bool hangs_below(const struct radix_index *ix, uint32_t below, uint32_t node)
+{
+	for (; below != RADIX_NODE_NONE; below = radix_node(ix, below)->parent) {
+		if (below == node)
+			return true;
+	}
+	return false;
+}
+
+int radix_graft(struct radix_index *ix, uint32_t root, const void *parent, const void *digest)
+{
+	uint32_t key_len = ix->roots[root].g.key_len;
+	uint32_t child_entry, parent_entry, island, node, upper;
+	struct radix_node *n;
+
+	if (ix->roots[root].config.mode != RADIX_KEYS_DIGEST)
+		return RADIX_E_NOTFOUND;
+	child_entry = radix_digest_entry(ix, root, digest);
+	parent_entry = radix_digest_entry(ix, root, parent);
+	if (child_entry == RADIX_NONE || parent_entry == RADIX_NONE)
+		return RADIX_E_NOTFOUND;
+	island = ix->where_node[child_entry];
+	n = radix_node(ix, island);
+	if (ix->where_idx[child_entry] || !(n->flags & RADIX_NODE_F_ISLAND)) {
+		uint32_t now = (uint32_t)(ix->table.v[child_entry].parent >> 32);
+
+		return now != RADIX_NONE && memcmp(radix_table_key(&ix->table, now), parent,
+						   key_len) == 0
+			       ? 0
+			       : RADIX_E_CONFLICT;
+	}
+	node = ix->where_node[parent_entry];
+	if (hangs_below(ix, node, island))
+		return RADIX_E_CONFLICT;
+	if (ix->table.v[parent_entry].slot == RADIX_NONE)
+		return RADIX_E_REFUSED;
+	if (ix->where_idx[parent_entry] + 1 < radix_node(ix, node)->n_blocks) {
+		if (radix_split(ix, node, ix->where_idx[parent_entry] + 1, &upper) < 0)
+			return -ENOMEM;
+		node = upper;
+	}
+	radix_child_unlink(ix, island);
+	n->flags = (uint8_t)(n->flags & ~RADIX_NODE_F_ISLAND);
+	radix_child_link(ix, island, node, root);
+	radix_table_reparent(&ix->table, child_entry, parent_entry);
+	/* a pin before the island's first block now stands behind its parent's last */
+	for (struct radix_list *it = n->pins.next, *next = it->next; it != &n->pins;
+	     it = next, next = it->next) {
+		struct radix_pin *pin = radix_list_entry(it, struct radix_pin, link);
+		struct radix_place to = pin->at;
+
+		if (to.idx)
+			continue;
+		to.node = node;
+		to.idx = radix_node(ix, node)->n_blocks;
+		radix_pin_move(ix, pin, &to);
+	}
+	radix_merge(ix, node);
+	return 0;
+}

@@ -1,0 +1,312 @@
+#include "radix/edge.h"
+
+/* Keys of a full segment take at most this much; a page, so that streaming stays within it. */
+#define SEG_KEY_BYTES  4096u
+#define SEG_BLOCKS_MAX 64u
+
+struct radix_geometry radix_geometry_of(uint32_t key_len)
+{
+	struct radix_geometry g = { .key_len = key_len };
+
+	while ((2u << g.seg_shift) <= SEG_BLOCKS_MAX &&
+	       (2u << g.seg_shift) * key_len <= SEG_KEY_BYTES)
+		g.seg_shift++;
+	return g;
+}
+
+static size_t seg_size(struct radix_geometry g, uint32_t cap)
+{
+	return ((sizeof(struct radix_seg) + cap * 4u + 15u) & ~(size_t)15) +
+	       (size_t)cap * g.key_len;
+}
+
+static struct radix_seg *seg_new(struct radix_slab *slab, struct radix_geometry g, uint32_t cap)
+{
+	uint64_t handle = radix_slab_take(slab, seg_size(g, cap));
+	struct radix_seg *seg;
+
+	if (!handle)
+		return NULL;
+	seg = radix_slab_at(slab, handle);
+	seg->handle = handle;
+	seg->cap = cap;
+	return seg;
+}
+
+static void seg_free(struct radix_slab *slab, struct radix_geometry g, struct radix_seg *seg)
+{
+	radix_slab_give(slab, seg->handle, seg_size(g, seg->cap));
+}
+
+void radix_edge_init(struct radix_node *n, uint32_t root)
+{
+	*n = (struct radix_node){
+		.segs = n->inline_segs,
+		.parent = RADIX_NODE_NONE,
+		.root = root,
+		.first_child = RADIX_NONE,
+		.next_sib = RADIX_NONE,
+		.prev_sib = RADIX_NONE,
+		.heap_pos = RADIX_NONE,
+		.flags = RADIX_NODE_F_LIVE,
+	};
+	radix_list_init(&n->pins);
+}
+
+/* ---- the directory of segments ----------------------------------------------------------------- */
+
+static bool dir_is_inline(const struct radix_node *n)
+{
+	return n->segs == (struct radix_seg *const *)n->inline_segs;
+}
+
+/* The array behind a directory starts with its own handle. */
+static int dir_reserve(struct radix_slab *slab, struct radix_node *n, uint32_t want)
+{
+	uint32_t cap = dir_is_inline(n) ? 2u : 1u << n->cap_segs;
+	uint32_t shift = 3;
+	uint64_t handle, *words;
+
+	if (want <= cap)
+		return 0;
+	while ((1u << shift) < want)
+		shift++;
+	handle = radix_slab_take(slab, ((1u << shift) + 1) * sizeof(void *));
+	if (!handle)
+		return -ENOMEM;
+	words = radix_slab_at(slab, handle);
+	words[0] = handle;
+	memcpy(words + 1, n->segs, n->n_segs * sizeof(*n->segs));
+	if (!dir_is_inline(n))
+		radix_slab_give(slab, ((uint64_t *)(void *)n->segs)[-1],
+				((1u << n->cap_segs) + 1) * sizeof(void *));
+	n->segs = (struct radix_seg **)(void *)(words + 1);
+	n->cap_segs = (uint16_t)shift;
+	return 0;
+}
+
+static void dir_shrink(struct radix_slab *slab, struct radix_node *n)
+{
+	struct radix_seg **old = n->segs;
+
+	if (dir_is_inline(n) || n->n_segs > 2)
+		return;
+	memcpy(n->inline_segs, old, n->n_segs * sizeof(*old));
+	n->segs = n->inline_segs;
+	radix_slab_give(slab, ((uint64_t *)(void *)old)[-1],
+			((1u << n->cap_segs) + 1) * sizeof(void *));
+}
+
+static uint32_t capacity(const struct radix_node *n, struct radix_geometry g)
+{
+	if (n->n_segs == 0)
+		return 0;
+	return n->n_segs == 1 ? n->segs[0]->cap : n->n_segs << g.seg_shift;
+}
+
+/* Room for one more block: a larger first segment, or one more full one. */
+static int grow(struct radix_slab *slab, struct radix_node *n, struct radix_geometry g)
+{
+	uint32_t full = 1u << g.seg_shift;
+	struct radix_seg *seg;
+
+	if (n->n_segs == 1 && n->segs[0]->cap < full) {
+		struct radix_seg *old = n->segs[0];
+
+		seg = seg_new(slab, g, old->cap * 2);
+		if (!seg)
+			return -ENOMEM;
+		memcpy(seg->refs, old->refs, old->cap * sizeof(uint32_t));
+		memcpy(radix_seg_keys(seg), radix_seg_keys(old), (size_t)old->cap * g.key_len);
+		n->segs[0] = seg;
+		seg_free(slab, g, old);
+		return 0;
+	}
+	if (dir_reserve(slab, n, n->n_segs + 1) < 0)
+		return -ENOMEM;
+	seg = seg_new(slab, g, n->n_segs ? full : 1);
+	if (!seg)
+		return -ENOMEM;
+	n->segs[n->n_segs++] = seg;
+	return 0;
+}
+
+/* ---- steps -------------------------------------------------------------------------------------- */
+
+static struct radix_step *steps_of(const struct radix_slab *slab, const struct radix_node *n)
+{
+	if (n->cap_steps)
+		return radix_slab_at(slab, n->steps);
+	return (struct radix_step *)(uintptr_t)&n->step;
+}
+
+static int steps_reserve(struct radix_slab *slab, struct radix_node *n, uint32_t want)
+{
+	uint32_t cap = n->cap_steps ? n->cap_steps * 2 : 4;
+	uint64_t handle;
+
+	if (want <= (n->cap_steps ? n->cap_steps : 1))
+		return 0;
+	while (cap < want)
+		cap *= 2;
+	handle = radix_slab_take(slab, cap * sizeof(struct radix_step));
+	if (!handle)
+		return -ENOMEM;
+	memcpy(radix_slab_at(slab, handle), steps_of(slab, n),
+	       n->n_steps * sizeof(struct radix_step));
+	if (n->cap_steps)
+		radix_slab_give(slab, n->steps, n->cap_steps * sizeof(struct radix_step));
+	n->steps = handle;
+	n->cap_steps = cap;
+	return 0;
+}
+
+static void steps_shrink(struct radix_slab *slab, struct radix_node *n)
+{
+	if (!n->cap_steps || n->n_steps > 1)
+		return;
+	if (n->n_steps)
+		n->step = *steps_of(slab, n);
+	radix_slab_give(slab, n->steps, n->cap_steps * sizeof(struct radix_step));
+	n->cap_steps = 0;
+}
+
+/* One step more for block n_blocks (appended next); two neighbours with one tick are one step. */
+static int steps_append(struct radix_slab *slab, struct radix_node *n, uint64_t tick, uint32_t end)
+{
+	struct radix_step *s = steps_of(slab, n);
+
+	if (n->n_steps && s[n->n_steps - 1].tick == tick) {
+		s[n->n_steps - 1].end = end;
+		return 0;
+	}
+	if (steps_reserve(slab, n, n->n_steps + 1) < 0)
+		return -ENOMEM;
+	s = steps_of(slab, n);
+	s[n->n_steps++] = (struct radix_step){ .tick = tick, .end = end };
+	return 0;
+}
+
+static void steps_trim(struct radix_slab *slab, struct radix_node *n, uint32_t to)
+{
+	struct radix_step *s = steps_of(slab, n);
+
+	while (n->n_steps > 1 && s[n->n_steps - 2].end >= to)
+		n->n_steps--;
+	if (to == 0)
+		n->n_steps = 0;
+	else
+		s[n->n_steps - 1].end = to;
+	steps_shrink(slab, n);
+}
+
+/*
+ * The steps that end at or before `to` become one.  When the list would have to grow and there is no
+ * memory, the step that `to` cuts takes the newer tick as a whole: its tail looks younger than it is.
+ */
+void radix_edge_touch(struct radix_slab *slab, struct radix_node *n, uint32_t to, uint64_t tick)
+{
+	struct radix_step *s = steps_of(slab, n);
+	uint32_t first = 0; /* the first step that reaches beyond `to` */
+	uint32_t keep;
+
+	while (first < n->n_steps && s[first].end <= to)
+		first++;
+	keep = n->n_steps - first;
+	if (first == 0) {
+		if (steps_reserve(slab, n, n->n_steps + 1) < 0) {
+			s[0].tick = tick;
+			return;
+		}
+		s = steps_of(slab, n);
+	}
+	memmove(s + 1, s + first, keep * sizeof(*s));
+	s[0] = (struct radix_step){ .tick = tick, .end = to };
+	n->n_steps = keep + 1;
+	if (keep && s[1].tick == tick) {
+		memmove(s, s + 1, keep * sizeof(*s));
+		n->n_steps = keep;
+	}
+	steps_shrink(slab, n);
+}
+
+uint64_t radix_edge_tail_tick(const struct radix_slab *slab, const struct radix_node *n,
+			      uint32_t *ret_run)
+{
+	const struct radix_step *s = steps_of(slab, n);
+	uint32_t last = n->n_steps - 1;
+
+	*ret_run = s[last].end - (last ? s[last - 1].end : 0);
+	return s[last].tick;
+}
+
+uint64_t radix_edge_tick_at(const struct radix_slab *slab, const struct radix_node *n, uint32_t i)
+{
+	const struct radix_step *s = steps_of(slab, n);
+	uint32_t k = 0;
+
+	while (s[k].end <= i)
+		k++;
+	return s[k].tick;
+}
+
+/* ---- blocks -------------------------------------------------------------------------------------- */
+
+int radix_edge_append(struct radix_slab *slab, struct radix_node *n, struct radix_geometry g,
+		      const void *key, uint32_t ref, uint64_t tick)
+{
+	uint32_t i = n->n_blocks;
+
+	if (i == capacity(n, g) && grow(slab, n, g) < 0)
+		return -ENOMEM;
+	if (steps_append(slab, n, tick, i + 1) < 0)
+		return -ENOMEM; /* an empty place at the end of a segment changes nothing */
+	n->n_blocks++;
+	*radix_edge_ref(n, g, i) = ref;
+	memcpy((uint8_t *)(uintptr_t)radix_edge_key(n, g, i), key, g.key_len);
+	n->end_known = 0;
+	return 0;
+}
+
+void radix_edge_trim(struct radix_slab *slab, struct radix_node *n, struct radix_geometry g,
+		     uint32_t to)
+{
+	uint32_t need = (to + (1u << g.seg_shift) - 1) >> g.seg_shift;
+
+	while (n->n_segs > need)
+		seg_free(slab, g, n->segs[--n->n_segs]);
+	dir_shrink(slab, n);
+	n->n_blocks = to;
+	n->end_known = 0;
+	steps_trim(slab, n, to);
+}
+
+void radix_edge_clear(struct radix_slab *slab, struct radix_node *n, struct radix_geometry g)
+{
+	radix_edge_trim(slab, n, g, 0);
+	n->flags = 0;
+}
+
+int radix_edge_move_tail(struct radix_slab *slab, struct radix_node *from, uint32_t at,
+			 struct radix_node *to, struct radix_geometry g)
+{
+	uint32_t before = to->n_blocks, i = at;
+	const struct radix_step *s = steps_of(slab, from);
+	uint32_t k = 0;
+
+	while (k < from->n_steps && s[k].end <= at)
+		k++;
+	for (; i < from->n_blocks; i++) {
+		while (s[k].end <= i)
+			k++;
+		if (radix_edge_append(slab, to, g, radix_edge_key(from, g, i),
+				      *radix_edge_ref(from, g, i), s[k].tick) < 0) {
+			radix_edge_trim(slab, to, g, before);
+			return -ENOMEM;
+		}
+	}
+	to->end_known = from->end_known;
+	to->end_chain = from->end_chain;
+	radix_edge_trim(slab, from, g, at);
+	return 0;
+}

@@ -1,0 +1,131 @@
+/*
+ * internal.h - what stands behind radix/index.h, shared by its files and by the tests.
+ */
+#pragma once
+
+#include "radix/edge.h"
+#include "radix/hash.h"
+#include "radix/index.h"
+#include "radix/map.h"
+#include "radix/nodes.h"
+#include "radix/queue.h"
+#include "radix/slots.h"
+#include "radix/table.h"
+
+struct radix_root {
+	struct radix_root_config config;
+	struct radix_geometry g;
+	uint64_t chain; /* keyed by a number that is never used again */
+	uint64_t n_blocks;
+	uint32_t refs; /* the caller's and one per pin */
+	uint32_t first_child;
+	uint32_t n_child;
+	uint32_t first_island;
+	uint32_t n_islands;
+	uint32_t next; /* free list, or list of roots to reap */
+	bool live;
+	bool reaping;
+};
+
+struct radix_index {
+	const struct radix_alloc *alloc;
+	uint64_t secret[2];
+	struct radix_slots slots;
+	struct radix_table table;
+	struct radix_slab slab; /* segments, directories, steps */
+	struct radix_nodes nodes;
+	struct radix_map children; /* chain value -> edge */
+	struct radix_queue queue;
+	/* digest mode, made with the first such root */
+	struct radix_map digests; /* (root, digest) -> entry */
+	uint32_t *where_node;     /* [n_entries] */
+	uint32_t *where_idx;
+	struct radix_root *roots;
+	uint32_t n_roots; /* numbers in use below */
+	uint32_t cap_roots;
+	uint32_t live_roots;
+	uint32_t free_root;
+	uint32_t reap_root;
+	uint64_t root_serial;
+	uint64_t n_pins;
+	uint64_t seg_bytes_keys; /* key bytes held in edges, for the statistics */
+	uint64_t removed[RADIX_REMOVE_N_REASONS];
+	uint64_t removed_total;
+	uint64_t stored_total;
+	uint64_t duplicate_total;
+	bool no_merge; /* while a traversal relies on edges staying where they are */
+};
+
+/* Where a walk stands: at the end of an edge or at a root, looking for a child. */
+struct radix_branch {
+	uint32_t root;
+	uint32_t node; /* or RADIX_NODE_NONE */
+	uint64_t chain;
+	uint32_t n_child;
+};
+
+static inline struct radix_node *radix_node(const struct radix_index *ix, uint32_t i)
+{
+	return radix_node_at(&ix->nodes, i);
+}
+
+static inline bool radix_place_is_edge(const struct radix_place *p)
+{
+	return p->node < RADIX_NODE_ISLAND;
+}
+
+static inline uint64_t radix_local(const struct radix_index *ix, const struct radix_root *root,
+				   const void *key)
+{
+	return radix_hash(key, root->g.key_len, ix->secret[0]);
+}
+
+/*
+ * Chain value behind one more block.  A digest names its whole prefix already: there the address is
+ * the digest's own, and hanging an island elsewhere changes no address.
+ */
+static inline uint64_t radix_chain_next(const struct radix_root *root, uint64_t chain,
+					uint64_t local)
+{
+	return radix_fold(root->config.mode == RADIX_KEYS_DIGEST ? root->chain : chain, local);
+}
+
+/* Chain value at the end of an edge; computed once and remembered in the node. */
+uint64_t radix_end_chain(const struct radix_index *ix, struct radix_node *n);
+struct radix_branch radix_branch_at(const struct radix_index *ix, const struct radix_place *end);
+/* The child that begins with `key`, by its address; RADIX_NONE. */
+uint32_t radix_child_find(const struct radix_index *ix, const struct radix_branch *b,
+			  uint64_t address, const void *key);
+
+uint64_t radix_child_hash(const void *ctx, uint32_t node);   /* for the map of children */
+uint64_t radix_digest_hash(const void *ctx, uint32_t entry); /* for the map of digests */
+uint64_t radix_digest_hash_key(const struct radix_index *ix, uint32_t root, const void *digest);
+/* Entry of a member digest; RADIX_NONE. */
+uint32_t radix_digest_entry(const struct radix_index *ix, uint32_t root, const void *digest);
+
+/* Cut an edge: a new edge gets blocks [0, at), `node` keeps the rest.  Return: 0, -ENOMEM. */
+radix_nodiscard int radix_split(struct radix_index *ix, uint32_t node, uint32_t at,
+				uint32_t *ret_upper);
+/* Join an edge with its only child where that is cheap; returns true when it did. */
+bool radix_merge(struct radix_index *ix, uint32_t node);
+/* Hang an edge below b (newest first); it must have its first block. */
+void radix_child_link(struct radix_index *ix, uint32_t node, uint32_t parent, uint32_t root);
+void radix_child_unlink(struct radix_index *ix, uint32_t node);
+void radix_island_link(struct radix_index *ix, uint32_t node);
+/* Remove the last n blocks of a leaf edge; the edge goes with its last one. */
+void radix_tail_remove(struct radix_index *ix, uint32_t node, uint32_t n,
+		       enum radix_remove_reason reason);
+/* Deepest position in the edge that a pin protects. */
+uint32_t radix_pinned_to(const struct radix_node *n);
+/* Queue a leaf that is not queued. */
+void radix_leaf_queue(struct radix_index *ix, uint32_t node);
+/* Entry of block i of an edge. */
+static inline uint32_t radix_entry_at(const struct radix_index *ix, const struct radix_node *n,
+				      uint32_t i)
+{
+	return ix->slots.entry[*radix_edge_ref(n, ix->roots[n->root].g, i)];
+}
+
+/* After an edge's blocks [from, n_blocks) moved: digest mode's places follow. */
+void radix_where_update(struct radix_index *ix, uint32_t node, uint32_t from);
+void radix_root_settle(struct radix_index *ix, uint32_t root);
