@@ -1,0 +1,500 @@
+/*
+ * test_replay.c - whole replays: the real daemon, real worker processes, compared with what exact
+ * leaf LRU answers, request by request.
+ *
+ * Usage: test_replay [T37]: all but T37, or T37 alone.
+ */
+#include "clients/replay/lru.h"
+#include "clients/replay/util.h"
+#include "clients/replay/workload.h"
+#include "tests/e2e/harness.h"
+#include "tests/e2e/naive_lru.h"
+
+#include <check.h>
+#include <fcntl.h>
+#include <jansson.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define BLOCK_BYTES \
+	512u /* small: what is tested is which blocks are hit, and that all are compared */
+
+static struct e2e_daemon daemon_;
+
+static const char *replay_binary(void)
+{
+	return getenv("PREFIXD_REPLAY_BIN");
+}
+
+static void start(uint64_t pool_blocks)
+{
+	char blocks[24];
+	const char *args[] = { "--pool-blocks", blocks, "--watermark", "0", NULL };
+
+	(void)snprintf(blocks, sizeof(blocks), "%llu", (unsigned long long)pool_blocks);
+	ck_assert_int_eq(e2e_daemon_init(&daemon_), 0);
+	ck_assert_int_eq(e2e_daemon_start(&daemon_, args), 0);
+}
+
+static void stop(void)
+{
+	e2e_daemon_free(&daemon_);
+}
+
+/* A file in the daemon's directory, which goes with it. */
+static void file_name(char *out, size_t len, const char *name)
+{
+	(void)snprintf(out, len, "%s/%s", daemon_.dir, name);
+}
+
+/*
+ * Runs prefixd-replay with `words` (separated by blanks) against the daemon.  Return: its JSON, for
+ * the caller to release; its exit status in *ret_status.
+ */
+static json_t *replay(const char *words, int *ret_status)
+{
+	char json_path[128], hits_path[128], line[1024];
+	const char *argv[40];
+	char out[4096] = "";
+	size_t n = 0;
+	char *save;
+	json_t *json;
+
+	file_name(json_path, sizeof(json_path), "json");
+	file_name(hits_path, sizeof(hits_path), "hits");
+	(void)snprintf(line, sizeof(line),
+		       "%s --socket %s --block-bytes %u --progress off --json %s --hits %s %s",
+		       replay_binary(), daemon_.socket, BLOCK_BYTES, json_path, hits_path, words);
+	for (char *word = strtok_r(line, " ", &save); word; word = strtok_r(NULL, " ", &save))
+		argv[n++] = word;
+	argv[n] = NULL;
+	*ret_status = e2e_run(argv, out, sizeof(out));
+	json = json_load_file(json_path, 0, NULL);
+	ck_assert_msg(json != NULL, "no JSON; prefixd-replay said: %s", out);
+	return json;
+}
+
+static uint64_t number(const json_t *json, const char *name)
+{
+	const json_t *value = json_object_get(json, name);
+
+	ck_assert_msg(json_is_integer(value), "no number %s", name);
+	return (uint64_t)json_integer_value(value);
+}
+
+static uint64_t device_hit_tokens(const json_t *json)
+{
+	return number(json_object_get(json, "hit_tokens"), "device");
+}
+
+/* What every good replay has. */
+static void check_good(const json_t *json, int status)
+{
+	const char *error = json_string_value(json_object_get(json, "first_error"));
+
+	ck_assert_msg(status == 0, "exit status %d: %s", status, error ? error : "no error named");
+	ck_assert_uint_eq(number(json, "blocks_corrupt"), 0);
+	ck_assert_uint_eq(number(json, "errors"), 0);
+	ck_assert_uint_eq(number(json, "blocks_verified"), number(json, "hit_blocks"));
+	ck_assert_uint_eq(number(json, "bytes_read"), number(json, "hit_blocks") * BLOCK_BYTES);
+}
+
+static void check_hits_file(const uint32_t *want, size_t n)
+{
+	char path[128], line[32];
+	FILE *file;
+
+	file_name(path, sizeof(path), "hits");
+	file = fopen(path, "re");
+	ck_assert_ptr_nonnull(file);
+	for (size_t i = 0; i < n; i++) {
+		ck_assert_ptr_nonnull(fgets(line, sizeof(line), file));
+		ck_assert_msg(strtoul(line, NULL, 10) == want[i],
+			      "request %zu: hit %lu blocks, exact leaf LRU %u", i,
+			      strtoul(line, NULL, 10), want[i]);
+	}
+	ck_assert_int_eq(fclose(file), 0);
+}
+
+/* ---- exactness --------------------------------------------------------------------------------- */
+
+/*
+ * One kind of workload, replayed with pools of several sizes (from below one request to more than
+ * all blocks) with one and four workers: every request hits exactly the blocks that it hits in exact
+ * leaf LRU, whatever worker stored them.
+ */
+static void exact(enum replay_workload kind, const char *name, const char *more)
+{
+	struct replay_trace *t = replay_workload_new(kind, 11, 500, 512);
+	uint64_t capacities[] = { 40, t->n_blocks / 20, t->n_blocks / 4, t->n_blocks + 10ul };
+	uint32_t *want = replay_alloc(t->n_requests, sizeof(*want));
+
+	for (size_t i = 0; i < replay_array_size(capacities); i++)
+		for (int workers = 1; workers <= 4; workers += 3) {
+			struct replay_lru_result lru;
+			char words[256];
+			json_t *json;
+			int status;
+
+			replay_lru_run(t, capacities[i], want, &lru);
+			start(capacities[i]);
+			(void)snprintf(words, sizeof(words),
+				       "--workload %s --seed 11 --requests 500 --workers %d %s",
+				       name, workers, more);
+			json = replay(words, &status);
+			check_good(json, status);
+			check_hits_file(want, t->n_requests);
+			ck_assert_uint_eq(number(json, "requests"), t->n_requests);
+			ck_assert_uint_eq(device_hit_tokens(json), lru.hit_tokens);
+			ck_assert_uint_eq(number(json, "hit_blocks"), lru.hit_blocks);
+			ck_assert_uint_eq(number(json, "queried_tokens"), lru.queried_tokens);
+			ck_assert_uint_eq(number(json, "blocks_committed"), lru.stored_blocks);
+			ck_assert_uint_eq(number(json, "blocks_duplicate"), 0);
+			json_decref(json);
+			stop();
+		}
+	free(want);
+	replay_trace_free(t);
+}
+
+START_TEST(exact_chat)
+{
+	exact(REPLAY_WORKLOAD_CHAT, "chat", "");
+}
+END_TEST
+
+START_TEST(exact_rag)
+{
+	exact(REPLAY_WORKLOAD_RAG, "rag", "");
+}
+END_TEST
+
+START_TEST(exact_agent)
+{
+	exact(REPLAY_WORKLOAD_AGENT, "agent", "");
+}
+END_TEST
+
+START_TEST(exact_chat_by_tokens)
+{
+	exact(REPLAY_WORKLOAD_CHAT, "chat", "--key-mode tokens");
+}
+END_TEST
+
+START_TEST(exact_agent_by_tokens)
+{
+	exact(REPLAY_WORKLOAD_AGENT, "agent", "--key-mode tokens");
+}
+END_TEST
+
+/* A small replay against the definition of leaf LRU itself. */
+START_TEST(exact_by_definition)
+{
+	struct replay_trace *t = replay_workload_new(REPLAY_WORKLOAD_CHAT, 5, 120, 4096);
+	uint32_t *want = replay_alloc(t->n_requests, sizeof(*want));
+
+	for (uint64_t capacity = 8; capacity <= 128; capacity *= 2) {
+		uint64_t tokens = naive_lru_run(t, capacity, want);
+		json_t *json;
+		int status;
+
+		start(capacity);
+		json = replay("--workload chat --seed 5 --requests 120 --block-tokens 4096 "
+			      "--workers 3",
+			      &status);
+		check_good(json, status);
+		check_hits_file(want, t->n_requests);
+		ck_assert_uint_eq(device_hit_tokens(json), tokens);
+		json_decref(json);
+		stop();
+	}
+	free(want);
+	replay_trace_free(t);
+}
+END_TEST
+
+/* ---- side by side ------------------------------------------------------------------------------ */
+
+START_TEST(concurrent_workers_read_what_others_wrote)
+{
+	static const uint64_t pools[] = { 300, 4000 };
+	json_t *json;
+	int status;
+
+	start(pools[_i]);
+	json = replay("--workload agent --seed 3 --requests 600 --workers 4 --order concurrent",
+		      &status);
+	check_good(json, status);
+	ck_assert_uint_eq(number(json, "requests"), 600);
+	ck_assert_uint_gt(number(json, "hit_blocks"), 1000);
+	json_decref(json);
+	stop();
+}
+END_TEST
+
+/* A second replay of the same requests by new processes finds all that the first one left. */
+START_TEST(contents_outlive_their_writers)
+{
+	json_t *json;
+	int status;
+
+	start(20000);
+	json = replay("--workload rag --seed 3 --requests 200 --workers 2", &status);
+	check_good(json, status);
+	json_decref(json);
+	json = replay("--workload rag --seed 3 --requests 200 --workers 2", &status);
+	check_good(json, status);
+	ck_assert_uint_eq(device_hit_tokens(json), number(json, "queried_tokens"));
+	ck_assert_uint_eq(number(json, "blocks_committed"), 0);
+	json_decref(json);
+	json = replay("--workload rag --seed 4 --requests 200 --workers 2", &status);
+	check_good(json, status);
+	ck_assert_uint_lt(device_hit_tokens(json), number(json, "queried_tokens"));
+	json_decref(json);
+	stop();
+}
+END_TEST
+
+/* ---- what has to be noticed -------------------------------------------------------------------- */
+
+/* Another process flips one bit in each slot of the pool: every hit has to be reported. */
+START_TEST(each_corrupt_block_is_reported)
+{
+	pfx_namespace_info info = { .struct_size = sizeof(info) };
+	pfx_namespace *ns;
+	pfx_client *client;
+	json_t *json;
+	int status;
+
+	start(4000);
+	json = replay("--workload chat --requests 50 --workers 2", &status);
+	check_good(json, status);
+	json_decref(json);
+	client = e2e_connect(&daemon_);
+	ns = e2e_open(client, "saboteur", BLOCK_BYTES); /* the same pool */
+	ck_assert_int_eq(pfx_namespace_get(ns, &info), PFX_OK);
+	for (uint32_t slot = 0; slot < info.n_slots; slot++) {
+		uint8_t *block = pfx_slot(ns, slot);
+
+		block[(slot * 7u) % BLOCK_BYTES] ^= 4;
+	}
+	json = replay("--workload chat --requests 50 --workers 2", &status);
+	ck_assert_int_eq(status, 1);
+	ck_assert_uint_gt(number(json, "hit_blocks"), 100);
+	ck_assert_uint_eq(number(json, "blocks_corrupt"), number(json, "hit_blocks"));
+	ck_assert_ptr_nonnull(json_object_get(json, "first_error"));
+	json_decref(json);
+	pfx_close(client);
+	stop();
+}
+END_TEST
+
+static pid_t spawn_replay(void)
+{
+	pid_t pid = fork();
+
+	if (pid == 0) {
+		int null = open("/dev/null", O_RDWR | O_CLOEXEC);
+
+		dup2(null, 1);
+		dup2(null, 2);
+		execl(replay_binary(), "prefixd-replay", "--socket", daemon_.socket, "--workload",
+		      "agent", "--requests", "100000", "--workers", "3", "--block-tokens", "4096",
+		      (char *)NULL);
+		_exit(127);
+	}
+	ck_assert_int_gt(pid, 0);
+	return pid;
+}
+
+static pid_t a_child_of(pid_t parent)
+{
+	char path[64], line[256];
+	unsigned long end = e2e_now_ms() + 20000;
+	pid_t child = 0;
+
+	(void)snprintf(path, sizeof(path), "/proc/%d/task/%d/children", (int)parent, (int)parent);
+	while (!child && e2e_now_ms() < end) {
+		FILE *file = fopen(path, "re");
+
+		if (file && fgets(line, sizeof(line), file))
+			child = (pid_t)strtol(line, NULL, 10);
+		if (file)
+			(void)fclose(file);
+		e2e_sleep_ms(5);
+	}
+	ck_assert_int_gt(child, 0);
+	return child;
+}
+
+static int wait_at_most(pid_t pid, unsigned ms)
+{
+	unsigned long end = e2e_now_ms() + ms;
+	int status;
+
+	while (e2e_now_ms() < end) {
+		if (waitpid(pid, &status, WNOHANG) == pid)
+			return status;
+		e2e_sleep_ms(5);
+	}
+	kill(pid, SIGKILL);
+	waitpid(pid, &status, 0);
+	ck_abort_msg("prefixd-replay did not end");
+	return -1;
+}
+
+START_TEST(a_killed_worker_ends_the_replay)
+{
+	int status;
+	pid_t pid;
+
+	start(2000);
+	pid = spawn_replay();
+	kill(a_child_of(pid), SIGKILL);
+	status = wait_at_most(pid, 10000);
+	ck_assert(WIFEXITED(status) && WEXITSTATUS(status) == 1);
+	stop();
+}
+END_TEST
+
+START_TEST(an_interrupt_ends_the_replay)
+{
+	int status;
+	pid_t pid;
+
+	start(2000);
+	pid = spawn_replay();
+	a_child_of(pid);
+	kill(pid, SIGINT);
+	status = wait_at_most(pid, 10000);
+	ck_assert(WIFEXITED(status) && WEXITSTATUS(status) == 1);
+	stop();
+}
+END_TEST
+
+START_TEST(no_daemon_is_an_error)
+{
+	json_t *json;
+	int status;
+
+	ck_assert_int_eq(e2e_daemon_init(&daemon_), 0);
+	json = replay("--workload chat --requests 5", &status);
+	ck_assert_int_eq(status, 1);
+	ck_assert_uint_eq(number(json, "requests"), 0);
+	ck_assert_uint_gt(number(json, "errors"), 0);
+	json_decref(json);
+	stop();
+}
+END_TEST
+
+/* ---- T37 --------------------------------------------------------------------------------------- */
+
+static uint64_t counter(const json_t *status, const char *name)
+{
+	return number(json_object_get(status, "counters"), name);
+}
+
+static json_t *daemon_status(void)
+{
+	char *text = e2e_admin(&daemon_, "{\"op\": \"status\"}");
+	json_t *json = json_loads(text, 0, NULL);
+
+	ck_assert_ptr_nonnull(json);
+	pfx_free_string(text);
+	return json;
+}
+
+/*
+ * After load of every kind, concurrent and with pools that are too small: hits + misses are what was
+ * asked for, in the daemon's own counters, and both are what the clients saw.
+ */
+START_TEST(T37_hits_and_misses_add_up_to_what_was_asked)
+{
+	static const char *const loads[] = {
+		"--workload chat --requests 300 --workers 4 --order concurrent",
+		"--workload agent --requests 300 --workers 4 --order concurrent",
+		"--workload rag --requests 300 --workers 2 --order trace --key-mode tokens",
+		"--workload chat --requests 300 --workers 4 --order concurrent", /* again */
+	};
+	uint64_t asked = 0, seen = 0, pending = 0;
+	json_t *status;
+
+	start(_i ? 5000 : 200);
+	for (size_t i = 0; i < replay_array_size(loads); i++) {
+		int code;
+		json_t *json = replay(loads[i], &code);
+
+		check_good(json, code);
+		/* By tokens, the last block counts whole: the daemon was asked for more. */
+		if (!strstr(loads[i], "tokens"))
+			asked += number(json, "queried_tokens");
+		seen += device_hit_tokens(json);
+		pending += number(json, "hit_pending_tokens");
+		json_decref(json);
+		status = daemon_status();
+		ck_assert_uint_eq(counter(status, "queried_tokens"),
+				  counter(status, "hit_device_tokens") +
+					  counter(status, "hit_host_tokens") +
+					  counter(status, "hit_redis_tokens") +
+					  counter(status, "hit_pending_tokens") +
+					  counter(status, "miss_tokens"));
+		json_decref(status);
+	}
+	status = daemon_status();
+	ck_assert_uint_ge(counter(status, "queried_tokens"), asked);
+	ck_assert_uint_ge(counter(status, "hit_device_tokens"), seen);
+	ck_assert_uint_eq(counter(status, "hit_pending_tokens"), pending);
+	ck_assert_uint_gt(counter(status, "miss_tokens"), 0);
+	ck_assert_uint_gt(seen, 0);
+	ck_assert_uint_eq(counter(status, "lookups"), 1200);
+	ck_assert_uint_eq(counter(status, "lookups_full") + counter(status, "lookups_partial") +
+				  counter(status, "lookups_miss"),
+			  1200);
+	json_decref(status);
+	stop();
+}
+END_TEST
+
+static TCase *cases(bool t37)
+{
+	TCase *t = tcase_create(t37 ? "T37" : "replay");
+
+	tcase_set_timeout(t, 120);
+	if (t37) {
+		tcase_add_loop_test(t, T37_hits_and_misses_add_up_to_what_was_asked, 0, 2);
+		return t;
+	}
+	tcase_add_test(t, exact_chat);
+	tcase_add_test(t, exact_rag);
+	tcase_add_test(t, exact_agent);
+	tcase_add_test(t, exact_chat_by_tokens);
+	tcase_add_test(t, exact_agent_by_tokens);
+	tcase_add_test(t, exact_by_definition);
+	tcase_add_loop_test(t, concurrent_workers_read_what_others_wrote, 0, 2);
+	tcase_add_test(t, contents_outlive_their_writers);
+	tcase_add_test(t, each_corrupt_block_is_reported);
+	tcase_add_test(t, a_killed_worker_ends_the_replay);
+	tcase_add_test(t, an_interrupt_ends_the_replay);
+	tcase_add_test(t, no_daemon_is_an_error);
+	return t;
+}
+
+int main(int argc, char *argv[])
+{
+	Suite *suite = suite_create("replay");
+	SRunner *sr;
+	int n_failed;
+
+	if (!replay_binary() || !e2e_daemon_binary())
+		return E2E_SKIP;
+	suite_add_tcase(suite, cases(argc > 1 && strcmp(argv[1], "T37") == 0));
+	sr = srunner_create(suite);
+	srunner_run_all(sr, CK_ENV);
+	n_failed = srunner_ntests_failed(sr);
+	srunner_free(sr);
+	return n_failed ? EXIT_FAILURE : EXIT_SUCCESS;
+}
