@@ -106,7 +106,7 @@ int prefixd_engine_new(struct prefixd_engine **ret_engine,
 	e->next_ns = 1;
 	/* Ids of one life should not look like those of the last one. */
 	memcpy(&serial, config->boot.b, sizeof(serial));
-	e->next_serial = 1 + (serial & 0xffffff);
+	e->next_serial = 1 + (serial & 0xffffffffff);
 	radix_list_init(&e->free_leases);
 	radix_list_init(&e->quarantine);
 	radix_list_init(&e->aging);
@@ -218,7 +218,8 @@ static void on_frame(struct prefixd_engine *e, struct prefixd_session *s,
 		return; /* read before the socket closed; nobody listens any more */
 	e->counters.requests++;
 	s->n_requests++;
-	if (s->state == PREFIXD_SESSION_FRESH && rq.h->op != PROTO_OP_HELLO) {
+	if (s->state == PREFIXD_SESSION_FRESH && rq.h->op != PROTO_OP_HELLO &&
+	    !(s->peer.admin && rq.h->op == PROTO_OP_PING)) {
 		prefixd_refuse(e, &rq, PROTO_STATUS_NO_HELLO, NULL,
 			       "the first frame of a connection is HELLO");
 		prefixd_session_close(e, s);

@@ -131,14 +131,14 @@ struct prefixd_event {
 
 /* ---- actions ----------------------------------------------------------------------------------- */
 
-#define PREFIXD_ACTIONS(X)                                                                  \
-	X(SEND)        /* bytes to a session, in order; with descriptors of a group */      \
-	X(CLOSE)       /* flush what was sent, then close the socket */                     \
-	X(FORGET)      /* the session is over: its number may be used again */              \
-	X(POOL_CREATE) /* make memory for a group, answer with POOL_READY or POOL_FAILED */ \
-	X(POOL_DESTROY)                                                                     \
-	X(POISON) /* a slot became free (simulated device: fill it) */                      \
-	X(LOG)    /* one line; never a token id */                                          \
+#define PREFIXD_ACTIONS(X)                                                                   \
+	X(SEND)        /* bytes to a session, in order; with descriptors of a group */       \
+	X(CLOSE)       /* flush what was sent, then close; no event of the socket follows */ \
+	X(FORGET)      /* the session is over: its number may be used again */               \
+	X(POOL_CREATE) /* make memory for a group, answer with POOL_READY or POOL_FAILED */  \
+	X(POOL_DESTROY)                                                                      \
+	X(POISON) /* a slot became free (simulated device: fill it) */                       \
+	X(LOG)    /* one line; never a token id */                                           \
 	X(EXIT)   /* drained */
 
 enum prefixd_action_type {
@@ -199,7 +199,7 @@ uint64_t prefixd_engine_deadline(const struct prefixd_engine *engine);
 /* ---- looking (admin socket, tests) ------------------------------------------------------------- */
 
 #define PREFIXD_COUNTERS(X)                                                            \
-	X(requests, "frames that were answered")                                       \
+	X(requests, "frames that were answered, replays apart")                        \
 	X(errors, "frames answered with an error")                                     \
 	X(lookups, "leases begun")                                                     \
 	X(queried_tokens, "tokens asked for by leases that ended")                     \
@@ -216,6 +216,7 @@ uint64_t prefixd_engine_deadline(const struct prefixd_engine *engine);
 	X(miss_diverged, "tokens missed: another continuation is stored")              \
 	X(miss_below_block, "tokens missed: rest shorter than a block")                \
 	X(miss_no_room, "tokens missed: no slot could be reserved")                    \
+	X(miss_seed_mismatch, "tokens missed: never seen, and the hash seed differs")  \
 	X(reserved_blocks, "slots granted")                                            \
 	X(reserve_busy, "RESERVE answered BUSY")                                       \
 	X(committed_blocks, "blocks that became READY")                                \

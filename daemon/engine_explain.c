@@ -59,9 +59,9 @@ static uint32_t token_at(const uint8_t *p, uint32_t i)
 	return t;
 }
 
-static enum proto_reason judge(const struct prefixd_root *root, const struct finding *f,
-			       const struct proto_explain_rep *rep, uint32_t n_keys,
-			       uint64_t n_tokens)
+static enum proto_reason judge_here(const struct prefixd_root *root, const struct finding *f,
+				    const struct proto_explain_rep *rep, uint32_t n_keys,
+				    uint64_t n_tokens)
 {
 	if (rep->matched_tokens >= n_tokens)
 		return PROTO_REASON_NONE;
@@ -76,6 +76,15 @@ static enum proto_reason judge(const struct prefixd_root *root, const struct fin
 	return f->same > 0 && f->same < root->ns->block_tokens ? PROTO_REASON_BELOW_BLOCK
 	       : f->same > 0                                   ? PROTO_REASON_DIVERGED
 							       : PROTO_REASON_NEVER_SEEN;
+}
+
+static enum proto_reason judge(const struct prefixd_namespace *ns, const struct prefixd_root *root,
+			       const struct finding *f, const struct proto_explain_rep *rep,
+			       uint32_t n_keys, uint64_t n_tokens)
+{
+	enum proto_reason r = judge_here(root, f, rep, n_keys, n_tokens);
+
+	return r == PROTO_REASON_NEVER_SEEN && ns->seed_mismatch ? PROTO_REASON_SEED_MISMATCH : r;
 }
 
 static int say(char *out, size_t len, const struct prefixd_namespace *ns, const struct finding *f,
@@ -112,11 +121,17 @@ static int say(char *out, size_t len, const struct prefixd_namespace *ns, const 
 			"%llu of %llu tokens are served; the pool had no room when the rest "
 			"was computed last",
 			matched, n);
+	case PROTO_REASON_SEED_MISMATCH:
+		return snprintf(
+			out, len,
+			"%llu of %llu tokens are served; the namespace is open with another "
+			"hash seed too, and what is stored there cannot be found from here: "
+			"give all workers one seed",
+			matched, n);
 	case PROTO_REASON_NEVER_SEEN:
 	case PROTO_REASON_EVICTED:
 	case PROTO_REASON_PENDING:
 	case PROTO_REASON_NAMESPACE:
-	case PROTO_REASON_SEED_MISMATCH:
 	case PROTO_REASON_TIER_LOST:
 	case PROTO_REASON_TIER_DOWN:
 	case PROTO_REASON_QUOTA:
@@ -146,7 +161,7 @@ static void explain(struct prefixd_engine *e, struct prefixd_request *rq,
 		find(root, m->keys, n_keys, m->tail, &f);
 	rep.matched_tokens = radix_min_u64((uint64_t)f.n_blocks * ns->block_tokens, m->n_tokens);
 	rep.position = radix_min_u64(rep.matched_tokens + f.same, m->n_tokens);
-	rep.reason = (uint8_t)judge(root, &f, &rep, n_keys, m->n_tokens);
+	rep.reason = (uint8_t)judge(ns, root, &f, &rep, n_keys, m->n_tokens);
 	if (rep.reason == PROTO_REASON_BELOW_BLOCK)
 		rep.lost_tokens = f.n_blocks == n_keys ? m->n_tokens - rep.matched_tokens : f.same;
 	else

@@ -196,7 +196,8 @@ struct prefixd_lease {
 	struct radix_pin donor;    /* the block whose leading tokens were offered */
 	bool donor_held;
 	bool island;
-	bool diverged; /* the last look ended where another continuation is stored */
+	uint8_t reason; /* why the last look ended */
+	bool diverged;  /* the last look ended where another continuation is stored */
 	uint64_t begun_ns;
 	uint64_t due_ns;
 	uint64_t n_tokens;  /* asked for */

@@ -151,22 +151,21 @@ struct prefixd_lease *prefixd_lease_of(struct prefixd_engine *e, struct prefixd_
 {
 	uint32_t idx = (uint32_t)(id & ((1u << PREFIXD_LEASE_IDX_BITS) - 1));
 	struct prefixd_lease *l = idx < e->n_leases ? e->leases[idx] : NULL;
-	bool other_life = !proto_id_is_zero(&rq->h->boot) &&
-			  !proto_id_equal(&rq->h->boot, &e->config.boot);
 
-	if (!l || l->id != id || l->session != rq->s || other_life) {
+	if (!l || l->id != id || l->session != rq->s) {
 		e->counters.unknown_lease++;
 		prefixd_refuse(
 			e, rq, PROTO_STATUS_UNKNOWN_LEASE, "lease",
-			other_life ? "the daemon was restarted since; its leases ended: MATCH again"
-				   : "this session holds no such lease; it was released, or never "
-				     "was: MATCH again");
+			"this session holds no such lease; it was released, revoked, or never "
+			"was: MATCH again");
 		return NULL;
 	}
 	if (l->state == PREFIXD_LEASE_REVOKED) {
 		prefixd_refuse(e, rq, PROTO_STATUS_REVOKED, "lease",
 			       "the lease grew older than allowed and was taken back; say QUIESCED "
 			       "when the device is done with its slots, and MATCH again");
+		if (l->n_own == 0) /* it was said once; next time the lease is unknown */
+			(void)prefixd_lease_unquarantine(e, l);
 		return NULL;
 	}
 	return l;
@@ -244,6 +243,8 @@ static void settle(struct prefixd_engine *e, const struct prefixd_lease *l,
 	left -= part;
 	if (l->diverged && l->n_path > 0)
 		c->miss_diverged += left;
+	else if (l->root->ns->seed_mismatch)
+		c->miss_seed_mismatch += left;
 	else
 		c->miss_never_seen += left;
 }
@@ -296,7 +297,7 @@ static void count_end(struct prefixd_counters *c, enum prefixd_lease_end how)
 static void finish_revoked(struct prefixd_engine *e, struct prefixd_lease *l,
 			   enum prefixd_lease_end how)
 {
-	if (how != PREFIXD_END_DIED || e->config.grace_ns == 0) {
+	if (how != PREFIXD_END_DIED || e->config.grace_ns == 0 || l->n_own == 0) {
 		(void)prefixd_lease_unquarantine(e, l);
 		return;
 	}
@@ -334,7 +335,7 @@ void prefixd_lease_finish(struct prefixd_engine *e, struct prefixd_lease *l,
 	e->n_active--;
 	if (ret)
 		*ret = r;
-	if (l->n_own && how == PREFIXD_END_REVOKED) {
+	if (how == PREFIXD_END_REVOKED) {
 		l->state = PREFIXD_LEASE_REVOKED;
 		return;
 	}

@@ -26,7 +26,7 @@ bool prefixd_keys_check(struct prefixd_engine *e, struct prefixd_request *rq,
 		return false;
 	}
 	if (n > e->config.limits.max_keys) {
-		prefixd_refuse(e, rq, PROTO_STATUS_BAD_BODY, "keys",
+		prefixd_refuse(e, rq, PROTO_STATUS_LIMIT, "keys",
 			       "'keys' has %u keys; at most %u go into one request, send the rest "
 			       "with EXTEND",
 			       n, e->config.limits.max_keys);
@@ -152,17 +152,19 @@ static void look_for_tail(struct prefixd_engine *e, struct prefixd_lease *l, con
 	*ret_slot = slot;
 }
 
-static uint8_t reason_of(const struct prefixd_lease *l, const struct look *k, uint64_t served)
+/* Why the look ended; kept in the lease, since a later EXTEND may not look at all. */
+static uint8_t reason_of(const struct prefixd_lease *l, const struct look *k)
 {
-	if (served >= l->n_tokens || k->runs.full)
+	uint8_t never = l->root->ns->seed_mismatch ? PROTO_REASON_SEED_MISMATCH
+						   : PROTO_REASON_NEVER_SEEN;
+
+	if (k->runs.full)
 		return PROTO_REASON_NONE;
-	if (l->n_reserved)
-		return PROTO_REASON_PENDING; /* on this lease's own COMMIT */
 	if (k->m.n_blocks == k->n_keys)
 		return PROTO_REASON_BELOW_BLOCK;
 	if (l->n_path == 0)
-		return l->shared ? PROTO_REASON_BELOW_BLOCK : PROTO_REASON_NEVER_SEEN;
-	return k->m.diverged ? PROTO_REASON_DIVERGED : PROTO_REASON_NEVER_SEEN;
+		return l->shared ? PROTO_REASON_BELOW_BLOCK : never;
+	return k->m.diverged ? PROTO_REASON_DIVERGED : never;
 }
 
 static void reply_match(struct prefixd_engine *e, struct prefixd_request *rq,
@@ -183,7 +185,7 @@ static void reply_match(struct prefixd_engine *e, struct prefixd_request *rq,
 		.reuse = radix_reuse_counter(l->group->index),
 	};
 
-	rep.reason = reason_of(l, k, served);
+	rep.reason = served >= l->n_tokens ? PROTO_REASON_NONE : l->reason;
 	proto_match_rep_encode(&rp->w, &rep);
 	prefixd_reply_add_runs(rp, k->runs.n);
 	prefixd_reply_send(e, rq, rp);
@@ -290,6 +292,7 @@ static bool match_on(struct prefixd_engine *e, struct prefixd_request *rq, struc
 		memcpy(l->first_key, k->keys, key_len);
 	radix_pin_take(l->group->index, &l->pin, &k->m.end);
 	look_for_tail(e, l, k, &slot);
+	l->reason = reason_of(l, k);
 	prefixd_lease_begin(e, l, rq->s, l->root);
 	reply_match(e, rq, &rp, l, k, slot);
 	return true;
@@ -433,6 +436,7 @@ static void extend_on(struct prefixd_engine *e, struct prefixd_request *rq, stru
 		look(l->group->index, &k);
 		extend_advance(l, &k);
 		look_for_tail(e, l, &k, &slot);
+		l->reason = reason_of(l, &k);
 	}
 	reply_match(e, rq, &rp, l, &k, slot);
 }

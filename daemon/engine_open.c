@@ -529,6 +529,10 @@ void prefixd_op_open(struct prefixd_engine *e, struct prefixd_request *rq)
 		prefixd_refuse_body(e, rq, field);
 		return;
 	}
+	if (e->draining) {
+		prefixd_refuse(e, rq, PROTO_STATUS_DRAINING, NULL, "the daemon is stopping");
+		return;
+	}
 	if (check_names(e, rq, &m) && check_keys(e, rq, &m) && check_sizes(e, rq, &m))
 		open_namespace(e, rq, &m);
 }

@@ -163,6 +163,8 @@ static bool hello_welcome(struct prefixd_engine *e, struct prefixd_request *rq,
 			PROTO_VERSION);
 		return false;
 	}
+	if (any)
+		return true; /* operators come in at any time */
 	if (rq->s->over_limit) {
 		prefixd_refuse(
 			e, rq, PROTO_STATUS_LIMIT, NULL,
