@@ -98,7 +98,6 @@ struct walk {
 	uint32_t per_frame;
 	uint32_t done; /* keys sent */
 	uint64_t wire; /* the lease; 0 before MATCH */
-	bool complete; /* all that was sent so far is on the device */
 	pfx_match_result out;
 };
 
@@ -143,7 +142,7 @@ static int send_part(struct walk *k, bool match, uint32_t n, struct pfx_frame *r
 	extend = (struct proto_extend_req){
 		.op_id = pfx_op_id(c),
 		.lease = k->wire,
-		.flags = p->flags,
+		.flags = p->flags & ~(uint32_t)PFX_MATCH_ISLAND, /* said once, by MATCH */
 		.deadline_us = pfx_deadline_us(c),
 		.n_tokens = p->n_tokens,
 		.parent = parent,
@@ -180,18 +179,14 @@ static int take_part(struct walk *k, uint16_t op, const struct pfx_frame *f, uin
 	out->n_host += rep.n_host;
 	out->n_redis += rep.n_redis;
 	out->n_pending += rep.n_pending;
-	/* A later part says why it is not longer only if all before it was there. */
-	if (k->complete) {
-		out->reason = rep.reason;
-		out->advice = rep.advice;
-		out->miss_token = rep.miss_token;
-		out->tail_tokens = rep.tail_tokens;
-		out->tail_slot = rep.tail_slot;
-	}
+	/* Each reply speaks of the whole path so far, so the last one is right about its end. */
+	out->reason = rep.reason;
+	out->advice = rep.advice;
+	out->miss_token = rep.miss_token;
+	out->tail_tokens = rep.tail_tokens;
+	out->tail_slot = rep.tail_slot;
 	k->done += n;
 	*ret_more = rep.more != 0;
-	if (!rep.more && out->n_device < k->done)
-		k->complete = false;
 	/* The last counter is right for all of them: what an earlier part named is pinned since. */
 	out->reuse = pfx_reuse(c, rep.reuse);
 	return 0;
@@ -221,7 +216,7 @@ static int walk_parts(struct walk *k, bool match)
 
 static int walk_init(struct walk *k, struct pfx_namespace *ns, const pfx_prompt *p)
 {
-	*k = (struct walk){ .ns = ns, .p = p, .complete = true };
+	*k = (struct walk){ .ns = ns, .p = p };
 	k->out.struct_size = sizeof(k->out);
 	ns->client->n_runs = 0;
 	k->per_frame = keys_per_frame(ns, p);
