@@ -313,8 +313,8 @@ static void sim_run_due(struct sim *s)
 
 /*
  * One engine copies, so a job's cost comes behind the jobs before it; latency does not keep the
- * engine busy.  With a seed, jobs are late by up to as much again, never before another on the same
- * pool.
+ * engine busy.  With a seed, jobs are late by up to four times as much, so that the next few
+ * overtake them, but none on the same pool.
  */
 static uint64_t sim_due(struct sim *s, const struct gpu_job *job)
 {
@@ -328,8 +328,12 @@ static uint64_t sim_due(struct sim *s, const struct gpu_job *job)
 		s->busy_until_ns = s->now_ns;
 	s->busy_until_ns = add_sat(s->busy_until_ns, cost);
 	due = add_sat(s->busy_until_ns, s->plan.latency_ns);
-	if (s->plan.reorder_seed)
-		due = add_sat(due, sim_random(s) % (add_sat(cost, s->plan.latency_ns) | 1));
+	if (s->plan.reorder_seed) {
+		uint64_t span = add_sat(cost, s->plan.latency_ns);
+
+		span = add_sat(add_sat(span, span), add_sat(span, span));
+		due = add_sat(due, sim_random(s) % (span | 1));
+	}
 	/* NEVER is kept for jobs that the plan holds back. */
 	due = radix_min_u64(due, NEVER - 1);
 	for (size_t i = 0; i < radix_array_size(pools); i++)

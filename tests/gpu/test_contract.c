@@ -67,8 +67,9 @@ START_TEST(impossible_sizes)
 		uint32_t n_slots;
 		uint64_t slot_bytes;
 	} sizes[] = {
-		{ 0, 64 },        { 64, 0 }, { 1, UINT64_MAX }, { UINT32_MAX, UINT64_MAX / 2 },
-		{ 4, INT64_MAX },
+		{ 0, 64 },         { 64, 0 },
+		{ 1, UINT64_MAX }, { UINT32_MAX, UINT64_MAX / 2 },
+		{ 4, INT64_MAX },  { 5, UINT64_C(3689348814741910336) }, /* times 5: 2^64 + 64 */
 	};
 	struct gpu_pool *const untouched = (void *)&g;
 	struct gpu_pool *pool = untouched;
@@ -538,6 +539,33 @@ START_TEST(close_completes_what_is_in_flight)
 }
 END_TEST
 
+static void stubborn_done(struct gpu_job *job, int status)
+{
+	struct counted_job *c = job->ctx;
+
+	c->n_done++;
+	c->status = g->ops->submit(g, job);
+}
+
+/* A caller that always submits again does not keep a device from closing. */
+START_TEST(close_takes_no_more_jobs)
+{
+	struct gpu_pool *pool = new_pool(g, 1, 64);
+	uint8_t from[64] = { 0 };
+	struct counted_job c = { .job = { .dst = g->ops->slot_addr(pool, 0),
+					  .src = addr_of(from),
+					  .len = sizeof(from),
+					  .done = stubborn_done,
+					  .ctx = &c } };
+
+	ck_assert_int_eq(g->ops->submit(g, &c.job), 0);
+	gpu_close(g);
+	ck_assert_uint_eq(c.n_done, 1);
+	ck_assert_int_eq(c.status, -ENODEV);
+	g = open_back_end(back_end, NULL);
+}
+END_TEST
+
 START_TEST(nothing_stays_open)
 {
 	uint32_t fds = count_fds(), maps = count_memfd_maps();
@@ -629,7 +657,7 @@ static Suite *contract(void)
 
 	tcase_add_checked_fixture(t, setup, teardown);
 	tcase_add_loop_test(t, geometry, 0, 7);
-	tcase_add_loop_test(t, impossible_sizes, 0, 5);
+	tcase_add_loop_test(t, impossible_sizes, 0, 6);
 	tcase_add_test(t, more_memory_than_there_is);
 	tcase_add_test(t, memory_is_there_at_once);
 	tcase_add_test(t, size_is_sealed);
@@ -645,6 +673,7 @@ static Suite *contract(void)
 	tcase_add_test(t, long_copy);
 	tcase_add_test(t, callback_submits_again);
 	tcase_add_test(t, close_completes_what_is_in_flight);
+	tcase_add_test(t, close_takes_no_more_jobs);
 	tcase_add_test(t, nothing_stays_open);
 	tcase_add_test(t, descriptors_close_on_exec);
 	tcase_add_test(t, names);

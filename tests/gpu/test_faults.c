@@ -299,6 +299,24 @@ START_TEST(shm_is_left_out_of_core_dumps)
 }
 END_TEST
 
+/* Nobody can run code from it, where the kernel is new enough (6.3) to seal that. */
+START_TEST(shm_is_not_executable)
+{
+	int fd = memfd_create("prefixd-probe", 0x0008U /* MFD_NOEXEC_SEAL */);
+	struct gpu_shm shm;
+	struct stat st;
+
+	ck_assert_int_eq(gpu_shm_new(&shm, "prefixd-test", 4096, false, false), 0);
+	ck_assert_int_eq(fstat(shm.fd, &st), 0);
+	if (fd >= 0) {
+		ck_assert_uint_eq(st.st_mode & 0111, 0);
+		ck_assert_int_eq(fchmod(shm.fd, 0755), -1);
+		ck_assert_int_eq(close(fd), 0);
+	}
+	gpu_shm_free(&shm);
+}
+END_TEST
+
 /* ---- back ends ------------------------------------------------------------------------------- */
 
 static int open_and_use(const char *name)
@@ -381,6 +399,7 @@ static Suite *faults(void)
 	tcase_add_test(t, shm_free_twice);
 	tcase_add_test(t, shm_page_sizes);
 	tcase_add_test(t, shm_is_left_out_of_core_dumps);
+	tcase_add_test(t, shm_is_not_executable);
 	tcase_add_loop_test(t, back_end_fails_at_every_call, 0, 2);
 	tcase_add_test(t, window_elsewhere);
 	suite_add_tcase(s, t);
