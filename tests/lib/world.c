@@ -1,0 +1,353 @@
+/*
+ * world.c - the simulated world: events, actions, the clock, the device.  Workers: world_client.c.
+ */
+#include "tests/lib/world.h"
+
+#include <check.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "tests/lib/world_internal.h"
+
+void world_note(struct world *w, const char *fmt, ...)
+{
+	va_list ap;
+	int n;
+
+	if (!w->config.record)
+		return;
+	if (w->log_cap - w->log_len < 8192) {
+		w->log_cap = w->log_cap ? 2 * w->log_cap : 65536;
+		w->log = realloc(w->log, w->log_cap);
+		ck_assert_ptr_nonnull(w->log);
+	}
+	va_start(ap, fmt);
+	n = vsnprintf(w->log + w->log_len, w->log_cap - w->log_len, fmt, ap);
+	va_end(ap);
+	ck_assert(n >= 0 && (size_t)n < w->log_cap - w->log_len);
+	w->log_len += (size_t)n;
+}
+
+void world_fail(struct world *w, const char *fmt, ...)
+{
+	size_t tail = w->log_len > 4000 ? w->log_len - 4000 : 0;
+	char text[512];
+	va_list ap;
+
+	va_start(ap, fmt);
+	vsnprintf(text, sizeof(text), fmt, ap);
+	va_end(ap);
+	if (w->log_len)
+		fprintf(stderr, "%s\n", w->log + tail);
+	fprintf(stderr, "seed %llu, step %llu: %s\n", (unsigned long long)w->config.seed,
+		(unsigned long long)w->n_steps, text);
+	ck_abort_msg("seed %llu, step %llu: %s", (unsigned long long)w->config.seed,
+		     (unsigned long long)w->n_steps, text);
+	abort();
+}
+
+/* ---- life -------------------------------------------------------------------------------------- */
+
+void world_config_init(struct world_config *config)
+{
+	memset(config, 0, sizeof(*config));
+	prefixd_engine_config_init(&config->engine);
+	config->engine.pool_blocks = 64;
+	config->engine.limits.max_frame = 65536;
+	config->engine.limits.max_keys = 2048;
+	config->engine.version = "prefixd test";
+	config->seed = 1;
+}
+
+int world_init(struct world *w, const struct world_config *config)
+{
+	struct prefixd_engine_config *e;
+	char why[256];
+
+	memset(w, 0, sizeof(*w));
+	w->config = *config;
+	w->rng = config->seed;
+	w->now_ns = 1000000000;
+	test_heap_init(&w->heap);
+	w->heap.quick = config->no_verify;
+	strcpy(w->tenants[0].name, "red");
+	w->tenants[0].uids[0] = 1000;
+	w->tenants[0].n_uids = 1;
+	strcpy(w->tenants[1].name, "blue");
+	w->tenants[1].uids[0] = 2000;
+	w->tenants[1].n_uids = 1;
+	e = &w->config.engine;
+	e->alloc = &w->heap.alloc;
+	memset(e->boot.b, 0xb0, sizeof(e->boot.b));
+	e->secret[0] = 0x0123456789abcdefu;
+	e->secret[1] = 0xfedcba9876543210u;
+	memset(e->naming_key, 7, sizeof(e->naming_key));
+	if (!e->tenants) {
+		e->tenants = w->tenants;
+		e->n_tenants = 2;
+	}
+	ck_assert_int_eq(gpu_open("sim", &config->sim, &w->gpu, why, sizeof(why)), 0);
+	for (uint32_t i = 0; i < WORLD_CLIENTS; i++) {
+		w->clients[i].w = w;
+		w->clients[i].session = i;
+	}
+	return prefixd_engine_new(&w->engine, e);
+}
+
+void world_deinit(struct world *w)
+{
+	w->engine = prefixd_engine_free(w->engine);
+	for (uint32_t i = 0; i < WORLD_GROUPS; i++) {
+		if (!w->pools[i].pool)
+			continue;
+		w->gpu->ops->pool_free(w->gpu, w->pools[i].pool);
+		free(w->pools[i].generations);
+	}
+	for (uint32_t i = 0; i < WORLD_CLIENTS; i++)
+		free(w->clients[i].body);
+	gpu_close(w->gpu);
+	free(w->log);
+	ck_assert_uint_eq(w->heap.live_blocks, 0);
+}
+
+/* ---- actions ----------------------------------------------------------------------------------- */
+
+static void act_send(struct world *w, const struct prefixd_action *a)
+{
+	struct world_client *c = &w->clients[a->session];
+	enum proto_status status;
+
+	world_check(w, a->session < WORLD_CLIENTS && c->used && c->open && !c->closed);
+	world_check(w, proto_header_decode(a->u.send.bytes, a->u.send.len,
+					   w->config.engine.limits.max_frame, &c->h, &status) == 0);
+	world_check(w, c->h.len + PROTO_HEADER_LEN == a->u.send.len);
+	if (c->h.len > c->body_cap) {
+		c->body_cap = c->h.len + 4096;
+		c->body = realloc(c->body, c->body_cap);
+		world_check(w, c->body);
+	}
+	if (c->h.len)
+		memcpy(c->body, a->u.send.bytes + PROTO_HEADER_LEN, c->h.len);
+	c->with_fds = a->u.send.with_fds;
+	c->n_replies++;
+	world_client_got(c);
+}
+
+static void act_pool(struct world *w, const struct prefixd_action *a)
+{
+	world_check(w, w->n_wanted < WORLD_GROUPS && a->group < WORLD_GROUPS);
+	w->wanted[w->n_wanted].group = a->group;
+	w->wanted[w->n_wanted].n_slots = a->u.pool.n_slots;
+	w->wanted[w->n_wanted++].slot_bytes = a->u.pool.slot_bytes;
+	world_note(w, "       pool %u of %u x %llu bytes wanted\n", a->group, a->u.pool.n_slots,
+		   (unsigned long long)a->u.pool.slot_bytes);
+}
+
+static void pool_drop(struct world *w, uint32_t group)
+{
+	struct world_pool *p = &w->pools[group];
+
+	world_check(w, p->pool);
+	w->gpu->ops->pool_free(w->gpu, p->pool);
+	free(p->generations);
+	memset(p, 0, sizeof(*p));
+}
+
+static void act(struct world *w, const struct prefixd_action *a)
+{
+	struct world_client *c = a->session < WORLD_CLIENTS ? &w->clients[a->session] : NULL;
+
+	switch (a->type) {
+	case PREFIXD_ACTION_SEND:
+		act_send(w, a);
+		break;
+	case PREFIXD_ACTION_CLOSE:
+		world_check(w, c && c->used && !c->closed);
+		c->closed = true;
+		world_note(w, "%4u   closed\n", c->session);
+		break;
+	case PREFIXD_ACTION_FORGET:
+		world_check(w, c && c->used);
+		c->used = false;
+		c->open = false;
+		world_note(w, "%4u   forgotten\n", c->session);
+		break;
+	case PREFIXD_ACTION_POOL_CREATE:
+		act_pool(w, a);
+		break;
+	case PREFIXD_ACTION_POOL_DESTROY:
+		pool_drop(w, a->group);
+		break;
+	case PREFIXD_ACTION_POISON:
+		for (uint32_t i = 0; i < a->u.poison.len; i++)
+			gpu_poison_slot(w->gpu, w->pools[a->group].pool, a->u.poison.start + i);
+		w->n_poisoned += a->u.poison.len;
+		world_note(w, "       freed slots %u+%u of pool %u\n", a->u.poison.start,
+			   a->u.poison.len, a->group);
+		break;
+	case PREFIXD_ACTION_LOG:
+		world_note(w, "       log: %s\n", a->u.log.text);
+		break;
+	case PREFIXD_ACTION_EXIT:
+		w->n_exits++;
+		world_note(w, "       exit\n");
+		break;
+	}
+}
+
+void world_step(struct world *w, struct prefixd_event *event)
+{
+	struct prefixd_actions actions;
+	char why[256];
+	int r;
+
+	w->n_steps++;
+	actions = prefixd_engine_step(w->engine, event, w->now_ns);
+	for (uint32_t i = 0; i < actions.n; i++)
+		act(w, &actions.v[i]);
+	w->ret_n = event->ret_n;
+	if (!w->config.no_verify) {
+		r = prefixd_engine_verify(w->engine, why, sizeof(why));
+		if (r)
+			world_fail(w, "invariant %d: %s", r, why);
+	}
+	if (w->n_wanted && !w->config.hold_pools)
+		world_pool_answer(w, true);
+}
+
+void world_pool_answer(struct world *w, bool ready)
+{
+	while (w->n_wanted) {
+		uint32_t group = w->wanted[0].group, n = w->wanted[0].n_slots;
+		uint64_t bytes = w->wanted[0].slot_bytes;
+		struct world_pool *p = &w->pools[group];
+		struct prefixd_event event = { .type = PREFIXD_EVENT_POOL_FAILED };
+
+		memmove(&w->wanted[0], &w->wanted[1], --w->n_wanted * sizeof(w->wanted[0]));
+		event.u.pool.group = group;
+		event.u.pool.why = "the device is full";
+		if (ready && w->gpu->ops->pool_new(w->gpu, n, bytes, &p->pool) == 0) {
+			w->gpu->ops->pool_info(p->pool, &p->info);
+			p->generations = calloc(n, sizeof(*p->generations));
+			world_check(w, p->generations);
+			event.type = PREFIXD_EVENT_POOL_READY;
+			event.u.pool.slot_stride = p->info.slot_stride;
+			event.u.pool.pool_len = p->info.len;
+			event.u.pool.generations = p->generations;
+			event.u.pool.n_fds = 2;
+		}
+		world_step(w, &event);
+	}
+}
+
+void world_advance(struct world *w, uint64_t ns)
+{
+	uint64_t end = w->now_ns + ns;
+	struct prefixd_event event = { .type = PREFIXD_EVENT_TIMER };
+
+	for (;;) {
+		uint64_t due = prefixd_engine_deadline(w->engine);
+
+		if (due > end)
+			break;
+		w->now_ns = due > w->now_ns ? due : w->now_ns;
+		world_step(w, &event);
+		if (prefixd_engine_deadline(w->engine) == due)
+			world_fail(w, "the deadline did not move on");
+	}
+	w->now_ns = end;
+}
+
+uint64_t world_evict(struct world *w, uint32_t group, uint64_t n)
+{
+	struct prefixd_event event = { .type = PREFIXD_EVENT_ADMIN_EVICT };
+
+	event.u.admin.group = group;
+	event.u.admin.n = n;
+	world_step(w, &event);
+	world_note(w, "       evicted %llu of %llu\n", (unsigned long long)w->ret_n,
+		   (unsigned long long)n);
+	return w->ret_n;
+}
+
+uint64_t world_flush(struct world *w, uint32_t ns)
+{
+	struct prefixd_event event = { .type = PREFIXD_EVENT_ADMIN_FLUSH };
+
+	event.u.admin.ns = ns;
+	world_step(w, &event);
+	world_note(w, "       flushed %llu\n", (unsigned long long)w->ret_n);
+	return w->ret_n;
+}
+
+void world_drain(struct world *w, uint64_t deadline_ns)
+{
+	struct prefixd_event event = { .type = PREFIXD_EVENT_DRAIN };
+
+	event.u.drain.deadline_ns = deadline_ns;
+	world_note(w, "       drain\n");
+	world_step(w, &event);
+}
+
+struct prefixd_counters world_counters(const struct world *w)
+{
+	struct prefixd_counters c;
+
+	prefixd_engine_counters(w->engine, &c);
+	return c;
+}
+
+struct radix_index *world_index(const struct world *w, uint32_t group)
+{
+	struct prefixd_group_info info;
+	uint32_t it = 0;
+
+	while (prefixd_engine_next_group(w->engine, &it, &info))
+		if (info.id == group)
+			return info.index;
+	return NULL;
+}
+
+void world_stats(const struct world *w, uint32_t group, struct radix_stats *ret)
+{
+	struct radix_index *ix = world_index(w, group);
+
+	ck_assert_ptr_nonnull(ix);
+	radix_index_stats(ix, ret);
+}
+
+/* ---- the device -------------------------------------------------------------------------------- */
+
+static void copied(struct gpu_job *job, int status)
+{
+	struct world *w = job->ctx;
+
+	if (status)
+		world_fail(w, "a copy failed with %d", status);
+	job->ctx = NULL;
+}
+
+static void copy(struct world *w, uint64_t dst, uint64_t src, uint32_t len)
+{
+	struct gpu_job job = { .dst = dst, .src = src, .len = len, .done = copied, .ctx = w };
+
+	world_check(w, w->gpu->ops->submit(w->gpu, &job) == 0);
+	while (job.ctx) {
+		uint64_t due = gpu_sim_next_due(w->gpu);
+
+		if (due != UINT64_MAX)
+			gpu_sim_advance(w->gpu, due);
+		world_check(w, w->gpu->ops->reap(w->gpu, 16) > 0 || due != UINT64_MAX);
+	}
+}
+
+void world_write(struct world *w, uint32_t group, uint32_t slot, const void *bytes, uint32_t len)
+{
+	copy(w, w->gpu->ops->slot_addr(w->pools[group].pool, slot), (uintptr_t)bytes, len);
+}
+
+void world_read(struct world *w, uint32_t group, uint32_t slot, void *bytes, uint32_t len)
+{
+	copy(w, (uintptr_t)bytes, w->gpu->ops->slot_addr(w->pools[group].pool, slot), len);
+}

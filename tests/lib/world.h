@@ -1,0 +1,160 @@
+/*
+ * world.h - the simulated world: the engine, a simulated device and workers, in one process.
+ *
+ * What it is.  A shell without sockets: it hands events to the engine under a clock that the test
+ * turns, carries out the actions, keeps pools on the simulated device, and speaks for any number of
+ * worker processes.  Each call of a worker is one frame, encoded and decoded by proto/.  With
+ * `record` set everything goes to a transcript, a line per frame, that tests compare as text.
+ *
+ * What it guarantees.  The same calls give the same transcript.  After each step every invariant of
+ * the engine is checked (unless `no_verify`), and every FRAME got exactly one reply.
+ */
+#pragma once
+
+#include "daemon/engine.h"
+#include "gpu/gpu.h"
+#include "proto/codec.h"
+#include "tests/lib/heap.h"
+#include "tests/lib/rng.h"
+
+#define WORLD_CLIENTS 32
+#define WORLD_GROUPS  8
+
+struct world;
+
+struct world_client {
+	struct world *w;
+	uint32_t session;
+	struct prefixd_peer peer;
+	struct proto_id instance;
+	bool used;   /* SESSION_OPENED was sent and FORGET has not come */
+	bool open;   /* the socket is open on our side */
+	bool closed; /* the engine sent CLOSE */
+	uint64_t seq;
+	uint32_t n_replies; /* since the last request */
+	struct proto_header h;
+	uint8_t *body;
+	uint32_t body_cap;
+	bool with_fds;
+	/* decoded when h.status is not OK; terminated copies */
+	char error_field[65];
+	char error_text[513];
+	uint32_t retry_after_us;
+};
+
+struct world_pool {
+	struct gpu_pool *pool;
+	struct gpu_pool_info info;
+	uint64_t *generations;
+};
+
+struct world_config {
+	uint64_t seed;
+	struct prefixd_engine_config engine; /* alloc, boot, secret, naming key are filled in */
+	struct gpu_sim_config sim;
+	bool record;
+	bool no_verify;
+	bool hold_pools; /* POOL_CREATE is answered by world_pool_answer() only */
+};
+
+struct world {
+	struct test_heap heap;
+	struct prefixd_engine *engine;
+	struct world_config config;
+	struct gpu *gpu;
+	struct world_pool pools[WORLD_GROUPS];
+	struct {
+		uint32_t group, n_slots;
+		uint64_t slot_bytes;
+	} wanted[WORLD_GROUPS]; /* pools asked for and not answered */
+	uint32_t n_wanted;
+	uint64_t now_ns;
+	uint64_t rng;
+	uint64_t n_steps;
+	uint64_t n_exits, n_poisoned;
+	uint64_t ret_n; /* of the last admin event */
+	struct world_client clients[WORLD_CLIENTS];
+	struct prefixd_tenant tenants[4];
+	char *log;
+	size_t log_len, log_cap;
+};
+
+/* Two tenants, "red" for uid 1000 and "blue" for uid 2000, 64 slots, no grace, defaults else. */
+void world_config_init(struct world_config *config);
+/* Return: 0, -ENOMEM when the engine cannot be made (the heap may be set to fail). */
+radix_nodiscard int world_init(struct world *w, const struct world_config *config);
+/* Ends everything and fails the test when memory is left. */
+void world_deinit(struct world *w);
+
+/* One event, its actions, and the checks.  The clock stands still. */
+void world_step(struct world *w, struct prefixd_event *event);
+/* Turns the clock; TIMER comes when a deadline passed. */
+void world_advance(struct world *w, uint64_t ns);
+/* Answers all POOL_CREATE that wait: with memory, or with a refusal. */
+void world_pool_answer(struct world *w, bool ready);
+uint64_t world_evict(struct world *w, uint32_t group, uint64_t n);
+uint64_t world_flush(struct world *w, uint32_t ns);
+void world_drain(struct world *w, uint64_t deadline_ns);
+struct prefixd_counters world_counters(const struct world *w);
+struct radix_index *world_index(const struct world *w, uint32_t group);
+void world_stats(const struct world *w, uint32_t group, struct radix_stats *ret);
+/* Fails the test with the seed, the step and the end of the transcript. */
+__attribute__((format(printf, 2, 3), noreturn)) void world_fail(struct world *w, const char *fmt,
+								...);
+#define world_check(w, x)                                                                  \
+	do {                                                                               \
+		if (!(x))                                                                  \
+			world_fail((w), "%s:%d: not so: %s", __FILE_NAME__, __LINE__, #x); \
+	} while (0)
+
+/* ---- workers ----------------------------------------------------------------------------------- */
+
+/* A connection of process `pid`; no HELLO yet. */
+struct world_client *world_connect(struct world *w, uint32_t pid, uint32_t uid, bool admin);
+/* The same with HELLO, which must succeed. */
+struct world_client *world_worker(struct world *w, uint32_t pid, uint32_t uid);
+void world_eof(struct world_client *c);  /* the socket ends, the process lives */
+void world_gone(struct world_client *c); /* the process ends; other sessions of it are not told */
+void world_kill(struct world *w, uint32_t pid); /* every session of the process, sockets first or
+						   last by the seed */
+
+/* What a right HELLO of this client says. */
+struct proto_hello_req world_hello_req(const struct world_client *c);
+/* A namespace that every check accepts: 4 tokens of 16 bytes per block; change it to taste. */
+struct proto_open_req world_open_req(const char *model);
+struct proto_span world_text(const char *text);
+
+/* Sends any frame as it is; the reply is in c->h and c->body. */
+int world_raw(struct world_client *c, uint16_t op, const void *body, uint32_t len);
+/* The same request again, as it was encoded last, with a new seq. */
+int world_again(struct world_client *c);
+
+/* One function per operation: status, 0 with *ret, whose spans live until the next call. */
+#define WORLD_CALLS(X)                                    \
+	X(hello, HELLO, hello_req, hello_rep)             \
+	X(open, OPEN, open_req, open_rep)                 \
+	X(match, MATCH, match_req, match_rep)             \
+	X(extend, EXTEND, extend_req, match_rep)          \
+	X(reserve, RESERVE, reserve_req, reserve_rep)     \
+	X(commit, COMMIT, commit_req, commit_rep)         \
+	X(release, RELEASE, release_req, release_rep)     \
+	X(probe, PROBE, probe_req, probe_rep)             \
+	X(explain, EXPLAIN, explain_req, explain_rep)     \
+	X(report, REPORT, report_req, empty)              \
+	X(quiesced, QUIESCED, quiesced_req, quiesced_rep) \
+	X(ping, PING, empty, empty)
+
+#define X(name, OP, req, rep)                                                 \
+	int world_##name(struct world_client *c, const struct proto_##req *m, \
+			 struct proto_##rep *ret);
+WORLD_CALLS(X)
+#undef X
+
+/* The reply of a worker whose OPEN waited for its pool. */
+int world_open_reply(struct world_client *c, struct proto_open_rep *ret);
+
+/* ---- the device -------------------------------------------------------------------------------- */
+
+/* Copies of one block between the caller and a slot; complete when they return. */
+void world_write(struct world *w, uint32_t group, uint32_t slot, const void *bytes, uint32_t len);
+void world_read(struct world *w, uint32_t group, uint32_t slot, void *bytes, uint32_t len);

@@ -1,0 +1,293 @@
+/*
+ * world_client.c - the workers of the simulated world: connections, and a call per operation.
+ */
+#include <check.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "tests/lib/world_internal.h"
+
+/* The request that went out last, for world_again(). */
+static struct {
+	uint16_t op;
+	uint32_t len;
+	uint8_t body[1u << 20];
+} last;
+
+static const char *who(const struct world_client *c, char out[16])
+{
+	snprintf(out, 16, "%4u", c->session);
+	return out;
+}
+
+/* ---- connections ------------------------------------------------------------------------------- */
+
+struct world_client *world_connect(struct world *w, uint32_t pid, uint32_t uid, bool admin)
+{
+	struct prefixd_event event = { .type = PREFIXD_EVENT_SESSION_OPENED };
+	struct world_client *c = NULL;
+
+	for (uint32_t i = 0; i < WORLD_CLIENTS && !c; i++)
+		if (!w->clients[i].used)
+			c = &w->clients[i];
+	ck_assert_ptr_nonnull(c);
+	c->peer = (struct prefixd_peer){
+		.pid = pid, .uid = uid, .gid = uid, .start_time = pid, .admin = admin
+	};
+	memset(&c->instance, 0, sizeof(c->instance));
+	memcpy(c->instance.b, &pid, sizeof(pid));
+	c->used = true;
+	c->open = true;
+	c->closed = false;
+	c->seq = 0;
+	event.session = c->session;
+	event.u.peer = c->peer;
+	world_note(w, "%4u   connected: pid %u, uid %u%s\n", c->session, pid, uid,
+		   admin ? ", admin" : "");
+	world_step(w, &event);
+	return c;
+}
+
+struct proto_span world_text(const char *text)
+{
+	return (struct proto_span){ .p = text, .n = (uint32_t)strlen(text) };
+}
+
+struct proto_hello_req world_hello_req(const struct world_client *c)
+{
+	return (struct proto_hello_req){
+		.version_min = 1,
+		.version_max = 1,
+		.self_test = proto_self_test(1),
+		.instance = c->instance,
+		.name = world_text("worker"),
+	};
+}
+
+struct world_client *world_worker(struct world *w, uint32_t pid, uint32_t uid)
+{
+	struct world_client *c = world_connect(w, pid, uid, false);
+	struct proto_hello_req req = world_hello_req(c);
+	struct proto_hello_rep rep;
+
+	ck_assert_int_eq(world_hello(c, &req, &rep), PROTO_STATUS_OK);
+	return c;
+}
+
+struct proto_open_req world_open_req(const char *model)
+{
+	return (struct proto_open_req){
+		.key_mode = PROTO_KEYS_TOKENS,
+		.model = world_text(model),
+		.revision = world_text("r1"),
+		.dtype = world_text("float16"),
+		.layers = 1,
+		.kv_heads = 1,
+		.head_dim = 4,
+		.block_tokens = 4,
+		.block_bytes = 64,
+		.layout = world_text("block-major"),
+		.tp_size = 1,
+		.engine = world_text("test 1"),
+	};
+}
+
+void world_eof(struct world_client *c)
+{
+	struct prefixd_event event = { .type = PREFIXD_EVENT_SESSION_EOF, .session = c->session };
+
+	if (!c->used || !c->open)
+		return;
+	c->open = false;
+	world_note(c->w, "%4u   end of the socket\n", c->session);
+	world_step(c->w, &event);
+}
+
+void world_gone(struct world_client *c)
+{
+	struct prefixd_event event = { .type = PREFIXD_EVENT_PROCESS_GONE, .session = c->session };
+
+	if (!c->used)
+		return;
+	world_note(c->w, "%4u   process %u is gone\n", c->session, c->peer.pid);
+	world_step(c->w, &event);
+}
+
+void world_kill(struct world *w, uint32_t pid)
+{
+	bool socket_first = test_rng_below(&w->rng, 2);
+
+	for (uint32_t i = 0; i < WORLD_CLIENTS; i++) {
+		struct world_client *c = &w->clients[i];
+
+		if (!c->used || c->peer.pid != pid)
+			continue;
+		if (socket_first)
+			world_eof(c);
+		world_gone(c);
+		if (c->used)
+			world_fail(w, "session %u outlived its process", i);
+	}
+}
+
+/* ---- requests and replies ---------------------------------------------------------------------- */
+
+#define PRINT_MAX 4096
+
+static void print_request(struct world_client *c, uint16_t op, const void *body, uint32_t len)
+{
+	char text[PRINT_MAX], name[16];
+	const char *bad = NULL;
+
+	if (!c->w->config.record)
+		return;
+	text[0] = '\0';
+	switch (op) {
+#define X(name_, OP, req, rep)                                       \
+	case PROTO_OP_##OP: {                                        \
+		struct proto_##req m;                                \
+		if (proto_##req##_decode(body, len, &m, &bad) == 0)  \
+			proto_##req##_print(&m, text, sizeof(text)); \
+		break;                                               \
+	}
+		WORLD_CALLS(X)
+#undef X
+	default:
+		break;
+	}
+	if (bad)
+		snprintf(text, sizeof(text), "(%u bytes that do not decode: %s)", len, bad);
+	world_note(c->w, "%s > %s %s\n", who(c, name), proto_op_to_string(op), text);
+}
+
+static void print_reply(struct world_client *c)
+{
+	char text[PRINT_MAX], name[16];
+	const char *bad = NULL;
+
+	text[0] = '\0';
+	switch (c->h.op) {
+#define X(name_, OP, req, rep)                                              \
+	case PROTO_OP_##OP: {                                               \
+		struct proto_##rep m;                                       \
+		if (proto_##rep##_decode(c->body, c->h.len, &m, &bad) == 0) \
+			proto_##rep##_print(&m, text, sizeof(text));        \
+		break;                                                      \
+	}
+		WORLD_CALLS(X)
+#undef X
+	default:
+		bad = "no such operation";
+		break;
+	}
+	if (bad)
+		world_fail(c->w, "a reply to %s does not decode: %s", proto_op_to_string(c->h.op),
+			   bad);
+	world_note(c->w, "%s < %s %s\n", who(c, name), proto_op_to_string(c->h.op), text);
+}
+
+void world_client_got(struct world_client *c)
+{
+	struct proto_error err;
+	const char *bad;
+	char name[16];
+
+	if (memcmp(&c->h.boot, &c->w->config.engine.boot, sizeof(c->h.boot)) != 0)
+		world_fail(c->w, "a reply without the boot id");
+	c->error_field[0] = '\0';
+	c->error_text[0] = '\0';
+	if (c->h.status == PROTO_STATUS_OK) {
+		if (c->w->config.record)
+			print_reply(c);
+		return;
+	}
+	if (proto_error_decode(c->body, c->h.len, &err, &bad))
+		world_fail(c->w, "an error does not decode: %s", bad);
+	if (err.field.n)
+		memcpy(c->error_field, err.field.p, err.field.n);
+	c->error_field[err.field.n] = '\0';
+	if (err.text.n)
+		memcpy(c->error_text, err.text.p, err.text.n);
+	c->error_text[err.text.n] = '\0';
+	c->retry_after_us = err.retry_after_us;
+	world_check(c->w, err.text.n > 0);
+	world_note(c->w, "%s < %s %s %s: %s\n", who(c, name), proto_op_to_string(c->h.op),
+		   proto_status_to_string(c->h.status), c->error_field, c->error_text);
+}
+
+static int exchange(struct world_client *c, uint16_t op, const void *body, uint32_t len)
+{
+	struct prefixd_event event = { .type = PREFIXD_EVENT_FRAME, .session = c->session };
+	struct proto_header h = {
+		.magic = PROTO_MAGIC,
+		.version = PROTO_VERSION,
+		.op = op,
+		.len = len,
+		.seq = ++c->seq,
+	};
+	uint32_t wanted = c->w->n_wanted;
+
+	world_check(c->w, c->used && c->open && !c->closed);
+	print_request(c, op, body, len);
+	event.u.frame.header = &h;
+	event.u.frame.body = body;
+	c->n_replies = 0;
+	world_step(c->w, &event);
+	if (c->n_replies == 0 && op == PROTO_OP_OPEN && c->w->n_wanted + wanted > 0)
+		return -EINPROGRESS;
+	world_check(c->w, c->n_replies == 1);
+	world_check(c->w, c->h.seq == h.seq && c->h.op == op);
+	return c->h.status;
+}
+
+int world_raw(struct world_client *c, uint16_t op, const void *body, uint32_t len)
+{
+	/* A copy of its own size, so that a sanitizer sees every byte read behind it. */
+	uint8_t *copy = malloc(len ? len : 1);
+	int r;
+
+	world_check(c->w, copy && len <= sizeof(last.body));
+	if (len)
+		memcpy(copy, body, len);
+	last.op = op;
+	last.len = len;
+	if (len)
+		memcpy(last.body, body, len);
+	r = exchange(c, op, copy, len);
+	free(copy);
+	return r;
+}
+
+int world_again(struct world_client *c)
+{
+	return exchange(c, last.op, last.body, last.len);
+}
+
+#define X(name, OP, req, rep)                                                                   \
+	int world_##name(struct world_client *c, const struct proto_##req *m,                   \
+			 struct proto_##rep *ret)                                               \
+	{                                                                                       \
+		static uint8_t body[1u << 20];                                                  \
+		struct proto_writer wr = { .p = body, .cap = sizeof(body) };                    \
+		const char *bad;                                                                \
+		int r;                                                                          \
+                                                                                                \
+		proto_##req##_encode(&wr, m);                                                   \
+		ck_assert(proto_writer_ok(&wr));                                                \
+		r = world_raw(c, PROTO_OP_##OP, body, (uint32_t)wr.len);                        \
+		if (r == PROTO_STATUS_OK && proto_##rep##_decode(c->body, c->h.len, ret, &bad)) \
+			world_fail(c->w, "the reply does not decode: %s", bad);                 \
+		return r;                                                                       \
+	}
+WORLD_CALLS(X)
+#undef X
+
+int world_open_reply(struct world_client *c, struct proto_open_rep *ret)
+{
+	const char *bad;
+
+	world_check(c->w, c->n_replies == 1 && c->h.op == PROTO_OP_OPEN);
+	if (c->h.status == PROTO_STATUS_OK && proto_open_rep_decode(c->body, c->h.len, ret, &bad))
+		world_fail(c->w, "the reply does not decode: %s", bad);
+	return c->h.status;
+}
