@@ -33,7 +33,7 @@ function rules() {
 		never = "^(event2/|event\\.h$|hiredis/|sodium|jansson\\.h$|ini\\.h$|zstd|time\\.h$|pthread\\.h$|sys/socket|netinet/)"
 	} else if (FILENAME ~ /^daemon\/engine[^\/]*$/) {
 		project = "^(radix/|proto/|daemon/engine[^/]*\\.h$)"
-		only = pure "|^(inttypes|stdio|sodium)\\.h$" # stdio for formatting into memory; see check_pure.sh
+		only = pure "|^(inttypes|stdio|sodium|xxhash)\\.h$" # stdio for formatting into memory; see check_pure.sh
 	} else if (FILENAME ~ /^daemon\//) {
 		project = "^(radix|proto|gpu|daemon)/"
 	} else if (FILENAME == "clients/c/prefixd.h") {
@@ -75,9 +75,10 @@ FNR == 1 {
 	kind = substr(name, 1, 1)
 	name = substr(name, 2)
 	sub(/[">].*$/, "", name)
-	own_internal = own_header
-	sub(/\.h$/, "_internal.h", own_internal) # which includes the public one
-	if (first && own_header != "" && name != own_header && name != own_internal)
+	own_internal = FILENAME
+	sub(/[^\/]*$/, "", own_internal) # an internal header includes the public one
+	own_internal = "^" own_internal "([a-z_0-9]*_)?internal\\.h$"
+	if (first && own_header != "" && name != own_header && name !~ own_internal)
 		bad("its own header \"" own_header "\" comes first")
 	first = 0
 	if (kind == "\"") {

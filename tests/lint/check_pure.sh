@@ -17,7 +17,7 @@ allowed='(__)?mem(cpy|move|set|cmp|chr|rchr)(_chk)?|bcmp|str(len|nlen|cmp|ncmp|c
 case $what in
 radix) ;;
 proto) ;;
-engine) allowed="$allowed|(__)?v?snprintf(_chk)?|crypto_generichash[a-z0-9_]*|(radix|proto)_[a-z0-9_]*" ;;
+engine) allowed="$allowed|(__)?v?snprintf(_chk)?|crypto_(generic|short)hash[a-z0-9_]*|(radix|proto)_[a-z0-9_]*" ;;
 *)
 	echo "unknown library: $what"
 	exit 2

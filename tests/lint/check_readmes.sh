@@ -1,8 +1,8 @@
 #!/bin/sh
 # check_readmes.sh SOURCE_ROOT - every folder explains itself.
 #
-# A folder has a README.md that names each of its .c and .h files, as "file.c" or, for a pair, as
-# "file.[ch]".  A document that a text names exists.
+# A folder has a README.md that names each of its .c and .h files; a pair of one name needs one of
+# the two, or "file.[ch]".  A document that a text names exists.
 
 # shellcheck source=tests/lint/common.sh
 . "$(dirname "$0")/common.sh"
@@ -20,7 +20,8 @@ found=$(
 		fi
 		printf '%s\n' "$sources" | grep -E "^$dir/[^/]+\$" | while IFS= read -r file; do
 			name=${file##*/}
-			grep -qF -e "$name" -e "${name%.*}.[ch]" "$dir/README.md" ||
+			stem=$(printf '%s\n' "${name%.*}" | sed 's/[.+-]/[&]/g')
+			grep -qE "(^|[^A-Za-z0-9_-])$stem\\.([ch]|\\[ch\\])([^A-Za-z0-9_]|\$)" "$dir/README.md" ||
 				echo "$dir/README.md:1: does not mention $name"
 		done
 	done

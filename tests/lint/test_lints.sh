@@ -114,6 +114,8 @@ daemon/a.c|MACRO|a name behind a macro
 END
 printf '#include <errno.h>\n#include "radix/a.h"\n' >radix/a.c
 expect 1 includes "the own header second" radix/a.c
+printf '#include "radix/index_internal.h"\n' >radix/a.c
+expect 0 includes "an internal header in its place passes"
 printf '  #  include  <stdio.h>\n' | catch includes radix/a.c "odd spaces"
 printf '// #include <stdio.h>\n' | pass includes radix/a.c "a comment"
 printf '#include "daemon/engine_b.h"\n' | pass includes daemon/engine.c "the engine's own header"
@@ -182,6 +184,9 @@ printf 'int x;\n' | plant gpu/new.c
 expect 1 readmes "a file that is not mentioned" gpu/README.md
 printf 'int x;\n' | plant gpu/b.c
 expect 0 readmes "a file mentioned as one of a pair passes"
+printf 'names_b.c and b.ctx\n' >gpu/README.md
+printf 'int x;\n' | plant gpu/b.c
+expect 1 readmes "a mention of names that only contain it" gpu/README.md
 rm gpu/README.md
 expect 1 readmes "a folder without README.md" gpu
 printf 'int x;\n' | plant clients/new/a.c
@@ -228,6 +233,11 @@ done
 echo 'int snprintf(char *, unsigned long, const char *, ...); void f(char *p) { snprintf(p, 1, "a"); }' >"$dir/s"
 pure 1 radix "snprintf in radix" <"$dir/s"
 pure 0 engine "snprintf in the engine passes" <"$dir/s"
+echo 'void crypto_shorthash(void); void f(void) { crypto_shorthash(); }' >"$dir/s"
+pure 1 proto "keyed hashes in proto" <"$dir/s"
+pure 0 engine "keyed hashes in the engine pass" <"$dir/s"
+echo 'void randombytes_buf(void); void f(void) { randombytes_buf(); }' >"$dir/s"
+pure 1 engine "randomness in the engine" <"$dir/s"
 echo 'void radix_x(void); void f(void) { radix_x(); }' >"$dir/s"
 pure 1 proto "the index in proto" <"$dir/s"
 pure 0 engine "the index in the engine passes" <"$dir/s"
