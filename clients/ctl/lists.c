@@ -49,6 +49,9 @@ enum ctl_exit ctl_show_pins(const struct ctl *ctl, const json_t *r)
 	if (json_array_size(pins) == 0)
 		puts("nothing is pinned");
 	ctl_table_print(&t, NULL);
+	if (ctl_u64(r, "total") > json_array_size(pins))
+		printf("... and %s more; --older SECONDS leaves out the young\n",
+		       ctl_count(ctl_u64(r, "total") - json_array_size(pins)));
 	return CTL_OK;
 }
 

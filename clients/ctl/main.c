@@ -95,8 +95,7 @@ static void print_help(FILE *out, const struct ctl_command *c)
 	fputs("\n", out);
 	print_options(out, GENERAL);
 	fputs("\nThe socket is --admin-socket, else $PREFIXD_ADMIN_SOCKET, else\n" DEFAULT_SOCKET
-	      ".\nExit: 0 well, 1 refused, 2 wrong command line, 3 no daemon answers, 4 something "
-	      "was found.\n",
+	      ".\nExit: 0 well, 1 refused, 2 wrong command line, 3 no daemon answers, 4 findings.\n",
 	      out);
 }
 

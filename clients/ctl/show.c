@@ -7,6 +7,7 @@
 
 #include <math.h>
 #include <string.h>
+#include <unistd.h>
 
 enum ctl_exit ctl_show_ping(const struct ctl *ctl, const json_t *r)
 {
@@ -112,14 +113,13 @@ static void show_namespaces(const json_t *namespaces)
 
 static void show_sessions(const json_t *sessions)
 {
-	static const char *const titles[] = { "SESSION", "PID",    "UID",      "<NAME",
-					      "AGE",     "LEASES", "REQUESTS", "RUNNING",
-					      "TTFT",    "TPOT",   "<STATE" };
+	static const char *const titles[] = { "SESSION", "PID",      "UID", "<NAME", "AGE",
+					      "LEASES",  "REQUESTS", "RUN", "TTFT",  "TPOT" };
 	struct ctl_table t;
 	const json_t *s;
 	size_t i;
 
-	ctl_table_init(&t, titles, 11);
+	ctl_table_init(&t, titles, 10);
 	json_array_foreach((json_t *)(uintptr_t)sessions, i, s)
 	{
 		uint64_t ttft = ctl_u64(s, "ttft_us"), tpot = ctl_u64(s, "tpot_us");
@@ -127,17 +127,18 @@ static void show_sessions(const json_t *sessions)
 			ctl_format("%llu", (unsigned long long)ctl_u64(s, "session")),
 			ctl_format("%llu", (unsigned long long)ctl_u64(s, "pid")),
 			ctl_format("%llu", (unsigned long long)ctl_u64(s, "uid")),
-			ctl_str(s, "name"),
+			ctl_format("%s%s", ctl_bool(s, "orphan") ? "(orphan) " : "",
+				   ctl_str(s, "name")),
 			ctl_age(ctl_real(s, "age_s")),
 			ctl_count(ctl_u64(s, "leases")),
 			ctl_count(ctl_u64(s, "requests")),
 			ctl_count(ctl_u64(s, "running")),
 			ttft ? ctl_format("%.0fms", (double)ttft / 1000) : "-",
 			tpot ? ctl_format("%.1fms", (double)tpot / 1000) : "-",
-			ctl_bool(s, "orphan") ? "orphan" : "live",
 		};
 
-		ctl_table_row(&t, cells);
+		if (ctl_u64(s, "pid") != (uint64_t)getpid()) /* not this very question */
+			ctl_table_row(&t, cells);
 	}
 	ctl_table_print(&t, "Sessions");
 }
