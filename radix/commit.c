@@ -149,12 +149,21 @@ static int find_elsewhere(struct radix_index *ix, const struct radix_pin *pin, c
 	return 0;
 }
 
+/* A branch in the middle of an edge: cut there, and the pin stands at an end. */
+static int cut_at_pin(struct radix_index *ix, const struct radix_pin *pin)
+{
+	uint32_t upper;
+
+	if (!radix_place_is_edge(&pin->at) || !pin->at.idx ||
+	    pin->at.idx == radix_node(ix, pin->at.node)->n_blocks)
+		return 0;
+	return radix_split(ix, pin->at.node, pin->at.idx, &upper);
+}
+
 /* Step 3: the edge that takes the block, with room in every structure. */
 static int prepare_edge(struct radix_index *ix, struct radix_pin *pin, uint32_t *ret_node,
 			bool *ret_fresh)
 {
-	uint32_t upper;
-
 	if (radix_place_is_edge(&pin->at)) {
 		struct radix_node *n = radix_node(ix, pin->at.node);
 
@@ -163,9 +172,6 @@ static int prepare_edge(struct radix_index *ix, struct radix_pin *pin, uint32_t 
 			*ret_fresh = false;
 			return 0;
 		}
-		if (pin->at.idx < n->n_blocks && pin->at.idx &&
-		    radix_split(ix, pin->at.node, pin->at.idx, &upper) < 0)
-			return -ENOMEM;
 	}
 	if (radix_map_grow(&ix->children, radix_child_hash, ix) < 0 ||
 	    radix_queue_reserve(&ix->queue, ix->nodes.n_live + 1) < 0)
@@ -250,18 +256,25 @@ int radix_commit(struct radix_index *ix, struct radix_pin *pin, uint32_t owner,
 		return r;
 	init.parent = entry_before(ix, &pin->at);
 	entry = radix_table_add(&ix->table, &init, block, root->g.key_len);
-	if (entry == RADIX_NONE || radix_edge_append(&ix->slab, radix_node(ix, node), root->g,
-						     block->key, block->slot, tick) < 0) {
-		if (entry != RADIX_NONE)
-			radix_table_remove(&ix->table, entry);
-		if (fresh)
-			radix_nodes_give(&ix->nodes, node);
-		return -ENOMEM;
-	}
+	if (entry == RADIX_NONE)
+		goto no_entry;
+	if (radix_edge_append(&ix->slab, radix_node(ix, node), root->g, block->key, block->slot,
+			      tick) < 0)
+		goto no_edge;
+	if (fresh && cut_at_pin(ix, pin) < 0)
+		goto no_edge;
 	publish(ix, pin, node, fresh, entry, block->slot);
 	*ret_slot = block->slot;
 	*ret_result = RADIX_COMMIT_STORED;
 	return 0;
+no_edge:
+	radix_table_remove(&ix->table, entry);
+no_entry:
+	if (fresh) {
+		radix_edge_clear(&ix->slab, radix_node(ix, node), root->g);
+		radix_nodes_give(&ix->nodes, node);
+	}
+	return -ENOMEM;
 }
 
 /* ---- islands ------------------------------------------------------------------------------------- */

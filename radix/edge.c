@@ -81,7 +81,7 @@ static int dir_reserve(struct radix_slab *slab, struct radix_node *n, uint32_t w
 		radix_slab_give(slab, ((uint64_t *)(void *)n->segs)[-1],
 				((1u << n->cap_segs) + 1) * sizeof(void *));
 	n->segs = (struct radix_seg **)(void *)(words + 1);
-	n->cap_segs = (uint16_t)shift;
+	n->cap_segs = (uint8_t)shift;
 	return 0;
 }
 
@@ -257,7 +257,7 @@ int radix_edge_append(struct radix_slab *slab, struct radix_node *n, struct radi
 {
 	uint32_t i = n->n_blocks;
 
-	if (i == capacity(n, g) && grow(slab, n, g) < 0)
+	if (i + n->off == capacity(n, g) && grow(slab, n, g) < 0)
 		return -ENOMEM;
 	if (steps_append(slab, n, tick, i + 1) < 0)
 		return -ENOMEM; /* an empty place at the end of a segment changes nothing */
@@ -271,8 +271,12 @@ int radix_edge_append(struct radix_slab *slab, struct radix_node *n, struct radi
 void radix_edge_trim(struct radix_slab *slab, struct radix_node *n, struct radix_geometry g,
 		     uint32_t to)
 {
-	uint32_t need = (to + (1u << g.seg_shift) - 1) >> g.seg_shift;
+	uint32_t need = (to + n->off + (1u << g.seg_shift) - 1) >> g.seg_shift;
 
+	if (to == 0) {
+		need = 0;
+		n->off = 0;
+	}
 	while (n->n_segs > need)
 		seg_free(slab, g, n->segs[--n->n_segs]);
 	dir_shrink(slab, n);
@@ -287,16 +291,13 @@ void radix_edge_clear(struct radix_slab *slab, struct radix_node *n, struct radi
 	n->flags = 0;
 }
 
-int radix_edge_move_tail(struct radix_slab *slab, struct radix_node *from, uint32_t at,
-			 struct radix_node *to, struct radix_geometry g)
+int radix_edge_join(struct radix_slab *slab, struct radix_node *to, struct radix_node *from,
+		    struct radix_geometry g)
 {
-	uint32_t before = to->n_blocks, i = at;
 	const struct radix_step *s = steps_of(slab, from);
-	uint32_t k = 0;
+	uint32_t before = to->n_blocks, k = 0;
 
-	while (k < from->n_steps && s[k].end <= at)
-		k++;
-	for (; i < from->n_blocks; i++) {
+	for (uint32_t i = 0; i < from->n_blocks; i++) {
 		while (s[k].end <= i)
 			k++;
 		if (radix_edge_append(slab, to, g, radix_edge_key(from, g, i),
@@ -307,6 +308,105 @@ int radix_edge_move_tail(struct radix_slab *slab, struct radix_node *from, uint3
 	}
 	to->end_known = from->end_known;
 	to->end_chain = from->end_chain;
-	radix_edge_trim(slab, from, g, at);
+	radix_edge_trim(slab, from, g, 0);
+	return 0;
+}
+
+/* ---- cutting -------------------------------------------------------------------------------------- */
+
+static uint32_t power_of_two(uint32_t at_least)
+{
+	uint32_t p = 1;
+
+	while (p < at_least)
+		p *= 2;
+	return p;
+}
+
+/* Places [from, from + n) of one segment to the beginning of another. */
+static void seg_copy(struct radix_seg *to, const struct radix_seg *seg, struct radix_geometry g,
+		     uint32_t from, uint32_t n)
+{
+	memcpy(to->refs, seg->refs + from, n * sizeof(uint32_t));
+	memcpy(radix_seg_keys(to), radix_seg_keys(seg) + (size_t)from * g.key_len,
+	       (size_t)n * g.key_len);
+}
+
+/* The upper part's steps; room was made. */
+static void cut_steps(struct radix_slab *slab, struct radix_node *n, uint32_t at,
+		      struct radix_node *upper)
+{
+	struct radix_step *s = steps_of(slab, n), *u = steps_of(slab, upper);
+	uint32_t k = 0, first;
+
+	while (s[k].end < at) {
+		u[k] = s[k];
+		k++;
+	}
+	u[k] = (struct radix_step){ .tick = s[k].tick, .end = at };
+	upper->n_steps = k + 1;
+	steps_shrink(slab, upper);
+	first = s[k].end == at ? k + 1 : k;
+	n->n_steps -= first;
+	memmove(s, s + first, n->n_steps * sizeof(*s));
+	for (uint32_t i = 0; i < n->n_steps; i++)
+		s[i].end -= at;
+	steps_shrink(slab, n);
+}
+
+/* A lone segment holds no more than its edge needs; without memory it stays as it is. */
+static void compact(struct radix_slab *slab, struct radix_node *n, struct radix_geometry g)
+{
+	struct radix_seg *old = n->segs[0], *seg;
+	uint32_t cap = power_of_two(n->n_blocks);
+
+	if (n->n_segs != 1 || cap >= old->cap)
+		return;
+	seg = seg_new(slab, g, cap);
+	if (!seg)
+		return;
+	seg_copy(seg, old, g, n->off, n->n_blocks);
+	n->off = 0;
+	n->segs[0] = seg;
+	seg_free(slab, g, old);
+}
+
+/*
+ *     places     0        off        off+at                  off+n_blocks
+ *     before     |........[ upper    |  lower                ]
+ *     whole segments in front of the cut change hands; of the one that is cut, the upper part gets
+ *     a copy of its places, the lower part keeps the original and begins inside it.
+ */
+int radix_edge_cut(struct radix_slab *slab, struct radix_node *n, uint32_t at,
+		   struct radix_node *upper, struct radix_geometry g)
+{
+	uint32_t cut = at + n->off, whole = cut >> g.seg_shift;
+	uint32_t rest = cut & ((1u << g.seg_shift) - 1);
+	struct radix_seg *last = NULL;
+
+	if (steps_reserve(slab, upper, n->n_steps) < 0 || dir_reserve(slab, upper, whole + 1) < 0)
+		return -ENOMEM;
+	if (rest) {
+		last = seg_new(slab, g, whole ? 1u << g.seg_shift : power_of_two(rest));
+		if (!last)
+			return -ENOMEM; /* what upper reserved goes with it */
+		seg_copy(last, n->segs[whole], g, 0, rest);
+	}
+	memcpy(upper->segs, n->segs, whole * sizeof(*n->segs));
+	if (last)
+		upper->segs[whole] = last;
+	upper->n_segs = whole + (last ? 1 : 0);
+	upper->off = n->off;
+	upper->n_blocks = at;
+	upper->end_known = 0;
+	n->n_segs -= whole;
+	memmove(n->segs, n->segs + whole, n->n_segs * sizeof(*n->segs));
+	n->off = (uint16_t)rest;
+	n->n_blocks -= at;
+	cut_steps(slab, n, at, upper);
+	dir_shrink(slab, n);
+	dir_shrink(slab, upper);
+	compact(slab, n, g);
+	compact(slab, upper, g);
 	return 0;
 }

@@ -14,6 +14,8 @@
  *
  * refs[i] is the device slot of block i; its block table entry is found through the slot.  Keys are
  * the raw bytes, one behind another, so that comparing a prompt is one streaming memcmp per segment.
+ * An edge that was cut off another one's lower end begins `off` places inside its first segment:
+ * cutting moves whole segments and copies at most one.
  *
  * Recency is a list of steps {end, tick}: the blocks from the step before up to `end` were last used
  * at `tick`.  Mostly one step; a request that ended inside the edge leaves a second one.
@@ -56,7 +58,8 @@ struct radix_node {
 	uint32_t root;
 	struct radix_seg *inline_segs[2];
 	uint32_t n_segs;
-	uint16_t cap_segs; /* of `segs` when not inline, as a power of two */
+	uint16_t off;     /* block 0 is at this place of the first segment */
+	uint8_t cap_segs; /* of `segs` when not inline, as a power of two */
 	uint8_t end_known;
 	uint8_t flags;
 	uint8_t mark; /* visited, while a traversal runs */
@@ -90,6 +93,7 @@ static inline uint8_t *radix_seg_keys(const struct radix_seg *seg)
 static inline const uint8_t *radix_edge_key(const struct radix_node *n, struct radix_geometry g,
 					    uint32_t i)
 {
+	i += n->off;
 	return radix_seg_keys(n->segs[i >> g.seg_shift]) +
 	       (size_t)(i & ((1u << g.seg_shift) - 1)) * g.key_len;
 }
@@ -97,6 +101,7 @@ static inline const uint8_t *radix_edge_key(const struct radix_node *n, struct r
 static inline uint32_t *radix_edge_ref(const struct radix_node *n, struct radix_geometry g,
 				       uint32_t i)
 {
+	i += n->off;
 	return &n->segs[i >> g.seg_shift]->refs[i & ((1u << g.seg_shift) - 1)];
 }
 
@@ -113,12 +118,15 @@ radix_nodiscard int radix_edge_append(struct radix_slab *slab, struct radix_node
 void radix_edge_trim(struct radix_slab *slab, struct radix_node *n, struct radix_geometry g,
 		     uint32_t to);
 /*
- * Move the blocks from `at` on of `from` to the end of `to`, with their steps.  Return: 0, -ENOMEM
- * (both unchanged).  Pins are the caller's business.
+ * Move the first `at` blocks of `n`, with their steps, to the empty edge `upper`.  Costs one segment
+ * at most, however long the edge is.  Return: 0, -ENOMEM (both unchanged).  Pins are the caller's
+ * business, here and below.
  */
-radix_nodiscard int radix_edge_move_tail(struct radix_slab *slab, struct radix_node *from,
-					 uint32_t at, struct radix_node *to,
-					 struct radix_geometry g);
+radix_nodiscard int radix_edge_cut(struct radix_slab *slab, struct radix_node *n, uint32_t at,
+				   struct radix_node *upper, struct radix_geometry g);
+/* Append all blocks of `from`, with their steps, to `to`.  Return: 0, -ENOMEM (both unchanged). */
+radix_nodiscard int radix_edge_join(struct radix_slab *slab, struct radix_node *to,
+				    struct radix_node *from, struct radix_geometry g);
 
 /* ---- recency */
 

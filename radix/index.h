@@ -231,10 +231,12 @@ enum radix_commit_result {
 };
 
 /*
- * Append one block after pin->at and move the pin onto it.  The order is that of SEMANTICS 27: the
- * table entry is written and checked, then READY.  In digest mode a pin at an empty island place
- * (see radix_place_island) starts an island.  Return: 0; RADIX_E_STATE when the slot is not RESERVED
- * by `owner`; RADIX_E_CONFLICT when the digest is a member under another parent; -ENOMEM.
+ * Append one block after pin->at and move the pin onto it.  The table entry is written and checked,
+ * then the slot is READY.  In digest mode a pin at radix_place_island() starts an island, or is a
+ * duplicate of the block wherever it lies; and a rooted commit of the digest that an island begins
+ * with hangs the island there (a digest names its whole prefix, and the writer says what that is)
+ * and is a duplicate of its first block.  Return: 0; RADIX_E_STATE when the slot is not RESERVED by
+ * `owner`; RADIX_E_CONFLICT when the digest is a member under another parent; -ENOMEM (unchanged).
  */
 radix_nodiscard int radix_commit(struct radix_index *ix, struct radix_pin *pin, uint32_t owner,
 				 const struct radix_block *block, uint64_t tick, uint32_t *ret_slot,

@@ -107,13 +107,14 @@ static void prefetch_segments(const struct radix_node *n, uint32_t from, uint32_
 static uint32_t walk_edge(struct walk *w, const struct radix_node *n, uint32_t idx)
 {
 	struct radix_geometry g = w->root->g;
-	uint32_t per_seg = 1u << g.seg_shift, matched = 0;
+	uint32_t per_seg = 1u << g.seg_shift, matched = 0, first = idx + n->off;
 	uint32_t want = radix_min_u32(n->n_blocks - idx, w->n_keys - w->done);
 
-	prefetch_segments(n, idx >> g.seg_shift, (idx + want + per_seg - 1) >> g.seg_shift);
+	prefetch_segments(n, first >> g.seg_shift, (first + want + per_seg - 1) >> g.seg_shift);
 	while (matched < want) {
 		uint32_t at = idx + matched;
-		uint32_t m = radix_min_u32(per_seg - (at & (per_seg - 1)), want - matched);
+		uint32_t in_seg = per_seg - ((at + n->off) & (per_seg - 1));
+		uint32_t m = radix_min_u32(in_seg, want - matched);
 		uint32_t same = same_blocks(radix_edge_key(n, g, at), key_at(w, w->done + matched),
 					    m, g.key_len);
 		uint32_t fit = w->runs ? runs_add(w->runs, radix_edge_ref(n, g, at), same) : same;

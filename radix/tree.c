@@ -9,7 +9,7 @@
  *                        `-- (room for a branch)
  *
  * A split makes a new edge of the upper part; the lower part keeps the edge's number, so that
- * children need no visit.  A merge keeps the upper one.  Pins and recency steps go where their blocks
+ * children need no visit, and its segments, so that a long edge is cut in constant time.  A merge keeps the upper one.  Pins and recency steps go where their blocks
  * go.  Everything that can fail is had before anything changes.
  */
 #include "radix/internal.h"
@@ -122,31 +122,6 @@ void radix_leaf_queue(struct radix_index *ix, uint32_t node)
 
 /* ---- split --------------------------------------------------------------------------------------- */
 
-/* Two edges change their blocks and steps, not their places, children or pins. */
-static void swap_blocks(struct radix_node *a, struct radix_node *b)
-{
-	struct radix_node t = *a;
-
-#define TAKE(field) (a->field = b->field, b->field = t.field)
-	TAKE(n_blocks);
-	TAKE(end_chain);
-	TAKE(end_known);
-	TAKE(segs);
-	TAKE(n_segs);
-	TAKE(cap_segs);
-	TAKE(inline_segs[0]);
-	TAKE(inline_segs[1]);
-	TAKE(step);
-	TAKE(steps);
-	TAKE(n_steps);
-	TAKE(cap_steps);
-#undef TAKE
-	if (a->segs == b->inline_segs)
-		a->segs = a->inline_segs;
-	if (b->segs == a->inline_segs)
-		b->segs = b->inline_segs;
-}
-
 /* The new upper edge stands where `node` stood, with `node` as its only child. */
 static void take_place(struct radix_index *ix, uint32_t upper, uint32_t node)
 {
@@ -199,12 +174,11 @@ int radix_split(struct radix_index *ix, uint32_t node, uint32_t at, uint32_t *re
 	if (upper == RADIX_NONE)
 		return -ENOMEM;
 	u = radix_node(ix, upper);
-	if (radix_edge_move_tail(&ix->slab, n, at, u, g) < 0) {
+	if (radix_edge_cut(&ix->slab, n, at, u, g) < 0) {
 		radix_edge_clear(&ix->slab, u, g);
 		radix_nodes_give(&ix->nodes, upper);
 		return -ENOMEM;
 	}
-	swap_blocks(u, n); /* u: upper part, n: lower part with its children */
 	take_place(ix, upper, node);
 	split_pins(u, upper, n, at);
 	list_add(ix, node);
@@ -233,7 +207,7 @@ bool radix_merge(struct radix_index *ix, uint32_t node)
 	if (c->n_blocks > MERGE_BLOCKS || c->n_child > MERGE_CHILDREN)
 		return false;
 	radix_end_chain(ix, c);
-	if (radix_edge_move_tail(&ix->slab, c, 0, n, g) < 0)
+	if (radix_edge_join(&ix->slab, n, c, g) < 0)
 		return false; /* a longer path is no harm */
 	radix_queue_remove(&ix->queue, &ix->nodes, child);
 	radix_child_unlink(ix, child);
