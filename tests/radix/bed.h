@@ -18,7 +18,7 @@
 enum {
 	BED_MAX_PATH = 64,
 	BED_OWNER = 7,
-	BED_MAX_KEY = 128
+	BED_MAX_KEY = 4096
 };
 
 struct bed {

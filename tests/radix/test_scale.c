@@ -87,7 +87,8 @@ static uint32_t matched(struct deep *d, uint32_t n, struct radix_place *ret_end)
 
 /*
  * Every `step` blocks a branch of one block: as many edges below each other as there are branches.
- * A pin walks down the chain, so that no step begins at the root again.
+ * From the top down, so that each cut is at the beginning of all that is left; a pin walks along, so
+ * that no step begins at the root again.
  */
 static bool add_branches(struct deep *d)
 {
