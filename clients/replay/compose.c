@@ -2,7 +2,8 @@
  * compose.c - pieces to blocks, and drawing from distributions.
  *
  * Only additions, multiplications and comparisons are used on floating-point numbers, none of the
- * functions whose last bit differs between C libraries: the same seed gives the same trace anywhere.
+ * functions whose last bit differs between C libraries: the same seed gives the same trace
+ * anywhere.
  */
 #include "clients/replay/compose.h"
 

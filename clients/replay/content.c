@@ -1,10 +1,10 @@
 /*
  * content.c - generating and comparing block content at memory speed.
  *
- * Word i of a block is mix(path + (i + 1) * STEP): the path is a 64-bit hash, STEP is odd, and mix is
- * a bijection made of shifts and exclusive ors only.  Multiplications are avoided because the
- * baseline x86-64 has no packed 64-bit one; four words are made at a time with the compilers' vector
- * type, which they lower to whatever the target has.
+ * Word i of a block is mix(path + (i + 1) * STEP): the path is a 64-bit hash, STEP is odd, and mix
+ * is a bijection made of shifts and exclusive ors only.  Multiplications are avoided because the
+ * baseline x86-64 has no packed 64-bit one; four words are made at a time with the compilers'
+ * vector type, which they lower to whatever the target has.
  *
  * Checking makes the words in registers and never writes them down, so that it reads the block once
  * and touches no other memory.

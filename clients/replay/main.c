@@ -22,13 +22,12 @@ enum {
 	EXIT_USAGE = 2
 };
 
-static struct replay_trace *make_workload(const struct replay_options *options)
+/* n 0: the kind's own number of requests. */
+static struct replay_trace *make_workload(const struct replay_options *options, uint64_t n)
 {
-	size_t n = (size_t)options->requests;
-
-#define X(sym, low)                                                                 \
-	if (strcmp(options->workload, #low) == 0)                                   \
-		return replay_workload_new(REPLAY_WORKLOAD_##sym, options->seed, n, \
+#define X(sym, low)                                                                         \
+	if (strcmp(options->workload, #low) == 0)                                           \
+		return replay_workload_new(REPLAY_WORKLOAD_##sym, options->seed, (size_t)n, \
 					   (uint32_t)options->block_tokens);
 	REPLAY_WORKLOADS(X)
 #undef X
@@ -38,17 +37,20 @@ static struct replay_trace *make_workload(const struct replay_options *options)
 static int get_trace(const struct replay_options *options, struct replay_trace **ret_trace)
 {
 	struct replay_trace *trace;
-	int r;
 
 	if (options->trace)
 		return replay_trace_load(options->trace, (uint32_t)options->block_tokens,
 					 (size_t)options->limit, ret_trace);
-	trace = make_workload(options);
-	r = trace ? 0 : -EINVAL;
-	if (trace && options->limit && options->limit < trace->n_requests)
-		trace->n_requests = (size_t)options->limit;
+	trace = make_workload(options, options->requests);
+	if (trace && options->limit && options->limit < trace->n_requests) {
+		/* A shorter workload is the beginning of a longer one. */
+		replay_trace_free(trace);
+		trace = make_workload(options, options->limit);
+	}
+	if (!trace)
+		return -EINVAL;
 	*ret_trace = trace;
-	return r;
+	return 0;
 }
 
 /* Whether this trace can be replayed with these keys. */

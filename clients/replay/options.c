@@ -54,7 +54,8 @@ static const struct option table[] = {
 	{ "workers", TYPE_NUMBER, AT(workers), "1", 1, REPLAY_MAX_WORKERS, "N",
 	  "worker processes" },
 	{ "order", TYPE_CHOICE, AT(order), "trace|concurrent", 0, 0, NULL,
-	  "trace: one request after the other, each on the next worker; concurrent: each worker takes "
+	  "trace: one request after the other, each on the next worker; concurrent: each worker "
+	  "takes "
 	  "the next request as soon as it is free" },
 	{ "key-mode", TYPE_CHOICE, AT(key_mode), "auto|digest|tokens", 0, 0, NULL,
 	  "what blocks are named by: digests, or token ids (made up where a trace has none); auto: "
@@ -73,7 +74,8 @@ static const struct option table[] = {
 	{ "hits", TYPE_STRING, AT(hits), NULL, 0, 0, "FILE",
 	  "write the number of hit blocks of each request, one a line" },
 	{ "characteristics", TYPE_FLAG, AT(characteristics), NULL, 0, 0, NULL,
-	  "no replay: print the shape of the trace or workload and what an unbounded cache reaches" },
+	  "no replay: print the shape of the trace or workload, and what an unbounded cache "
+	  "reaches" },
 	{ "capacity", TYPE_STRING, AT(capacity), NULL, 0, 0, "N[,N...]",
 	  "with --characteristics: also what exact leaf LRU reaches with N blocks" },
 	{ "config", TYPE_STRING, AT(config), NULL, 0, 0, "FILE",
@@ -309,7 +311,8 @@ static int parse_capacities(struct replay_options *options)
 		if (end == s || n == 0 || (*end && *end != ',') ||
 		    options->n_capacities == REPLAY_MAX_CAPACITIES) {
 			replay_say(
-				"capacity has to be up to %d numbers from 1 on with commas, not `%s`",
+				"capacity has to be up to %d numbers from 1 on, with commas, not "
+				"`%s`",
 				REPLAY_MAX_CAPACITIES, options->capacity);
 			return -EINVAL;
 		}
@@ -379,7 +382,8 @@ static void print_wrapped(const char *text)
 
 void replay_options_help(void)
 {
-	printf("prefixd-replay: replay requests against prefixd and check every byte that comes back\n\n"
+	printf("prefixd-replay: replay requests against prefixd and check every byte of every "
+	       "hit\n\n"
 	       "  prefixd-replay --socket PATH (--trace FILE | --workload KIND) [options]\n"
 	       "  prefixd-replay --characteristics (--trace FILE | --workload KIND)\n\n");
 	for (size_t i = 0; i < N_OPTIONS; i++) {
@@ -395,6 +399,6 @@ void replay_options_help(void)
 		printf("\n");
 	}
 	printf("\nEvery option may also stand in the file of --config.\n"
-	       "Exit status: 0 when nothing was corrupt and no call failed, 1 otherwise, 2 for a wrong\n"
-	       "option, file or trace.\n");
+	       "Exit status: 0 when nothing was corrupt and no call failed, 1 otherwise, 2 for a\n"
+	       "wrong option, file or trace.\n");
 }

@@ -34,7 +34,8 @@ void replay_progress_draw(const struct replay_shared *shared, const struct repla
 	}
 	filled = (int)(done * BAR / n_requests);
 	fprintf(stderr,
-		"\r[%.*s%*s] %3d%%  %llu/%zu requests  %.0f/s  token hits %.1f%%  %.1f GB compared  "
+		"\r[%.*s%*s] %3d%%  %llu/%zu requests  %.0f/s  token hits %.1f%%  "
+		"%.1f GB compared  "
 		"%llu wrong \033[K",
 		filled, full, BAR - filled, "", (int)(done * 100 / n_requests),
 		(unsigned long long)done, n_requests,

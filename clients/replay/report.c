@@ -122,7 +122,7 @@ int replay_report_write_json(const struct replay_report *report, const char *pat
 	return r;
 }
 
-/* ---- for people -------------------------------------------------------------------------------- */
+/* ---- for people ------------------------------------------------------------------------------ */
 
 /* "12,345,678"; the buffer is the caller's. */
 static const char *grouped(uint64_t n, char buf[32])
@@ -166,7 +166,8 @@ static void print_blocks(const struct replay_report *report, FILE *out)
 		grouped(s->hit_blocks, a), grouped(s->blocks_verified, b),
 		(double)s->bytes_read * 1e-9);
 	fprintf(out,
-		"  blocks stored         %s (%.2f GB); stored by two at once: %s; no room: %s times\n",
+		"  blocks stored         %s (%.2f GB); stored by two at once: %s; no room: %s "
+		"times\n",
 		grouped(s->blocks_committed, a), (double)s->bytes_written * 1e-9,
 		grouped(s->blocks_duplicate, c), grouped(s->busy, d));
 }

@@ -151,6 +151,10 @@ static void watch(struct coordinator *c, struct replay_result *ret, long nap_ms)
 	int signal = sigtimedwait(&c->wanted, NULL, &nap);
 
 	if (signal == SIGINT || signal == SIGTERM) {
+		/* Asked a second time: a worker may be waiting for an answer for a long while. */
+		for (uint64_t i = 0; ret->interrupted && i < c->options->workers; i++)
+			if (c->pids[i])
+				kill(c->pids[i], SIGKILL);
 		ret->interrupted = true;
 		stop(c);
 	}

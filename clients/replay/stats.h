@@ -2,8 +2,8 @@
  * stats.h - what a worker counts, and what a whole replay comes to.
  *
  * Each worker writes its own object in memory that is shared with the coordinator; nobody else
- * writes it.  The coordinator reads it whole after the worker's end; while the replay runs it looks at
- * single counters for the progress bar, where a number that is one request old does no harm.
+ * writes it.  The coordinator reads it whole after the worker's end; while the replay runs it looks
+ * at single counters for the progress bar, where a number that is one request old does no harm.
  */
 #pragma once
 

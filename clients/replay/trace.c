@@ -1,10 +1,10 @@
 /*
  * trace.c - building a trace: numbering of blocks, parents, depths.
  *
- * Names are 64-bit numbers: the ids of a trace file, or hashes of a whole path.  They are found again
- * in an open-addressed table of block numbers that is at most half full; numbers are handed out in
- * order of first appearance, so that the first n requests of a trace number their blocks the same
- * with and without a limit.
+ * Names are 64-bit numbers: the ids of a trace file, or hashes of a whole path.  They are found
+ * again in an open-addressed table of block numbers that is at most half full; numbers are handed
+ * out in order of first appearance, so that the first n requests of a trace number their blocks the
+ * same with and without a limit.
  */
 #include "clients/replay/trace.h"
 
@@ -23,6 +23,8 @@ struct replay_trace *replay_trace_new(const char *name, uint32_t block_tokens)
 
 	(void)snprintf(trace->name, sizeof(trace->name), "%s", slash ? slash + 1 : name);
 	trace->name[strcspn(trace->name, ".")] = '\0';
+	if (!trace->name[0])
+		(void)snprintf(trace->name, sizeof(trace->name), "trace");
 	trace->block_tokens = block_tokens;
 	trace->table_len = 1024;
 	trace->table = replay_alloc(trace->table_len, sizeof(*trace->table));

@@ -1,12 +1,14 @@
 /*
  * trace.h - a sequence of requests, in memory, however it came about.
  *
- * A trace says for each request how long its prompt is and which blocks it consists of.  Blocks have
- * dense numbers (0, 1, 2 ... in order of first appearance): a number stands for a block *and its
- * whole prefix*, so equal numbers mean equal prompts up to the end of that block.  All simulations
- * here work on these numbers alone; what is sent to the daemon is made of `names` or `tokens`.
+ * A trace says for each request how long its prompt is and which blocks it consists of.  Blocks
+ * have dense numbers (0, 1, 2 ... in order of first appearance): a number stands for a block *and
+ * its whole prefix*, so equal numbers mean equal prompts up to the end of that block.  All
+ * simulations here work on these numbers alone; what is sent to the daemon is made of `names` or
+ * `tokens`.
  *
- * Built once, before the workers are forked; afterwards nobody writes it, so all processes share it.
+ * Built once, before the workers are forked; afterwards nobody writes it, so all processes share
+ * it.
  */
 #pragma once
 
@@ -63,8 +65,8 @@ int replay_trace_load(const char *path, uint32_t block_tokens, size_t limit,
 		      struct replay_trace **ret_trace);
 
 /*
- * Building: begin a request, add its blocks by name or its tokens, fill in the other members of what
- * `begin` returned (the pointer is valid until the next begin).
+ * Building: begin a request, add its blocks by name or its tokens, fill in the other members of
+ * what `begin` returned (the pointer is valid until the next begin).
  */
 struct replay_request *replay_trace_begin(struct replay_trace *trace);
 void replay_trace_add_block(struct replay_trace *trace, uint64_t name);

@@ -9,9 +9,9 @@
  *     timestamp (ms) | arrival_time_ns  output_length | output_toks   session
  *
  * Files of tens of millions of ids are usual, and building a JSON tree of each line takes ten times
- * as long as all else.  So a small scanner reads flat objects of numbers and arrays of integers; the
- * first thing that it does not know in a line makes it give the line to jansson, which also says
- * what is wrong with a line that is no JSON.  Both end in the same setters.
+ * as long as all else.  So a small scanner reads flat objects of numbers and arrays of integers;
+ * the first thing that it does not know in a line makes it give the line to jansson, which also
+ * says what is wrong with a line that is no JSON.  Both end in the same setters.
  */
 #include "clients/replay/trace.h"
 
@@ -98,7 +98,7 @@ static void add_element(struct replay_trace *trace, enum field field, uint64_t v
 		replay_trace_add_token(trace, (uint32_t)value);
 }
 
-/* ---- the scanner: false means "not my kind of line", with nothing of it to be kept --------------- */
+/* ---- the scanner: false means "not my kind of line", with nothing of it to be kept ----------- */
 
 static const char *skip_space(const char *p)
 {
@@ -185,7 +185,7 @@ static bool scan_line(const char *line, struct replay_trace *trace, struct repla
 	return *skip_space(p + 1) == '\0';
 }
 
-/* ---- jansson: every other line ------------------------------------------------------------------- */
+/* ---- jansson: every other line --------------------------------------------------------------- */
 
 static int say_line(const struct reader *in, const char *what, const char *name)
 {
@@ -249,7 +249,7 @@ static int tree_line(struct reader *in, struct replay_request *request)
 	return r;
 }
 
-/* ---- lines ------------------------------------------------------------------------------------- */
+/* ---- lines ----------------------------------------------------------------------------------- */
 
 /* One complete, terminated line is in `in->line`. */
 static int take_line(struct reader *in)

@@ -40,7 +40,15 @@ struct worker {
 	size_t keys_cap;
 	uint64_t *paths; /* of the running request, by position */
 	size_t paths_cap;
+	uint64_t gone_since_ns; /* 0: the daemon answered last time */
 };
+
+/*
+ * While the daemon is away an engine would compute, which takes time.  So does a request here, or
+ * all that are left would be over before a restarted daemon can answer.
+ */
+#define GONE_PAUSE_NS 2000000
+#define GONE_END_NS   10000000000u /* away for so long: the replay ends */
 
 static uint64_t now_ns(void)
 {
@@ -72,7 +80,23 @@ static void fail(struct worker *w, size_t request, const char *what, int status)
 	     pfx_error(w->client));
 }
 
-/* ---- keys and paths ---------------------------------------------------------------------------- */
+/* A call ended with `status`: whether the daemon is there, and the pause when it is not. */
+static void watch_daemon(struct worker *w, int status)
+{
+	const struct timespec pause = { 0, GONE_PAUSE_NS };
+
+	if (status != PFX_GONE) {
+		w->gone_since_ns = 0;
+		return;
+	}
+	if (!w->gone_since_ns)
+		w->gone_since_ns = now_ns();
+	if (now_ns() - w->gone_since_ns > GONE_END_NS)
+		atomic_store(&w->job->shared->stop, true);
+	(void)nanosleep(&pause, NULL); /* cut short by a signal: no harm */
+}
+
+/* ---- keys and paths -------------------------------------------------------------------------- */
 
 /* Token ids made up for a block that has none: the name in the first two, noise behind it. */
 static void make_tokens(uint64_t name, uint32_t *tokens, uint32_t n)
@@ -118,7 +142,7 @@ static void make_paths(struct worker *w, const uint8_t *keys, uint32_t n, const 
 	}
 }
 
-/* ---- blocks ------------------------------------------------------------------------------------ */
+/* ---- blocks ---------------------------------------------------------------------------------- */
 
 static void check_slot(struct worker *w, size_t request, uint32_t position, uint32_t slot,
 		       uint64_t reuse)
@@ -200,7 +224,8 @@ static void store_rest(struct worker *w, size_t request, uint64_t lease, uint32_
 		    fill_runs(w, &res) != res.n) {
 			stats->errors++;
 			note(w,
-			     "request %zu: reserve answered %u blocks from %u on; asked for %u from "
+			     "request %zu: reserve answered %u blocks from %u on; asked for %u "
+			     "from "
 			     "%u on",
 			     request, res.n, res.first, n - at, at);
 			return;
@@ -219,7 +244,7 @@ static void store_rest(struct worker *w, size_t request, uint64_t lease, uint32_
 	}
 }
 
-/* ---- a request --------------------------------------------------------------------------------- */
+/* ---- a request ------------------------------------------------------------------------------- */
 
 /* What the daemon settled has to add up, and to be what MATCH announced. */
 static void check_account(struct worker *w, size_t request, const pfx_release_result *rel,
@@ -282,6 +307,7 @@ static void serve(struct worker *w, size_t i)
 	begin = now_ns();
 	status = pfx_match(w->ns, &prompt, &m);
 	replay_latency_add(&w->stats->latency[REPLAY_OP_MATCH], now_ns() - begin);
+	watch_daemon(w, status);
 	if (status != PFX_OK) {
 		fail(w, i, "match", status);
 		return;
@@ -309,7 +335,7 @@ static void serve(struct worker *w, size_t i)
 	check_account(w, i, &rel, prompt.n_tokens, device_tokens);
 }
 
-/* ---- the process ------------------------------------------------------------------------------- */
+/* ---- the process ----------------------------------------------------------------------------- */
 
 static int open_namespace(struct worker *w)
 {
@@ -392,10 +418,11 @@ static void run_in_trace_order(struct worker *w)
 	for (size_t i = w->job->worker; i < w->trace->n_requests; i += n) {
 		while (sem_wait(&shared->baton[w->job->worker]) != 0)
 			; /* interrupted by a signal */
+		if (!atomic_load(&shared->stop))
+			serve(w, i);
+		sem_post(&shared->baton[(w->job->worker + 1) % n]);
 		if (atomic_load(&shared->stop))
 			return;
-		serve(w, i);
-		sem_post(&shared->baton[(w->job->worker + 1) % n]);
 	}
 }
 

@@ -2,9 +2,9 @@
  * workload.c - sessions that arrive, take their turns and end.
  *
  * Sessions arrive at random, at a constant rate.  A session's turn makes one request and says after
- * how many seconds its next turn comes; all sessions run side by side, in a heap ordered by time, and
- * requests enter the trace in the order of their times.  What a turn asks is the kind's own matter;
- * the numbers in the quantile tables are those of the recorded traces that README.md names.
+ * how many seconds its next turn comes; all sessions run side by side, in a heap ordered by time,
+ * and requests enter the trace in the order of their times.  What a turn asks is the kind's own
+ * matter; the numbers in the quantile tables are those of the recorded traces that README.md names.
  */
 #include "clients/replay/workload.h"
 
@@ -78,7 +78,7 @@ static void say(struct world *w, struct session *s, uint64_t len)
 	replay_prompt_add(&s->prompt, replay_rng_next(&w->rng), len);
 }
 
-/* ---- chat -------------------------------------------------------------------------------------- */
+/* ---- chat ------------------------------------------------------------------------------------ */
 
 #define CHAT_HOUSE      512 /* tokens that every assistant's system prompt begins with */
 #define CHAT_ASSISTANTS 8
@@ -145,7 +145,7 @@ static double chat_turn(struct world *w, struct session *s)
 	return replay_draw(&w->rng, &chat_think);
 }
 
-/* ---- rag --------------------------------------------------------------------------------------- */
+/* ---- rag ------------------------------------------------------------------------------------- */
 
 #define RAG_SYSTEM    60 /* tokens */
 #define RAG_DOCUMENTS 2400
@@ -173,8 +173,9 @@ static const struct replay_quantiles rag_answer = {
 };
 
 /*
- * Popularity: some documents are always asked for more often, and what was asked for lately is asked
- * for again.  The second makes the reuse gaps of the recorded trace; the first alone does not.
+ * Popularity: some documents are always asked for more often, and what was asked for lately is
+ * asked for again.  The second makes the reuse gaps of the recorded trace; the first alone does
+ * not.
  */
 static uint32_t rag_pick(struct world *w)
 {
@@ -230,10 +231,12 @@ static double rag_turn(struct world *w, struct session *s)
 	return -1;
 }
 
-/* ---- agent ------------------------------------------------------------------------------------- */
+/* ---- agent ----------------------------------------------------------------------------------- */
 
-#define AGENT_SORTS   60    /* of agents: each has its own tools and system prompt */
-#define AGENT_REWRITE 0.016 /* of the turns come after the context was compacted or edited */
+#define AGENT_SORTS   60     /* of agents: each has its own tools and system prompt */
+#define AGENT_REWRITE 0.016  /* of the turns come after the context was compacted or edited */
+#define AGENT_WINDOW  320000 /* tokens, from which on contexts are compacted more often: */
+#define AGENT_COMPACT 0.03
 #define AGENT_FORK    0.020 /* of the turns start a sub-agent */
 
 static const struct replay_quantiles agent_turns = { { { 0, 2 },
@@ -309,6 +312,10 @@ static void agent_rewrite(struct world *w, struct session *s)
 	uint64_t kept = (uint64_t)(len * replay_draw(&w->rng, &agent_kept));
 	uint64_t want = (uint64_t)(len * replay_draw(&w->rng, &agent_new));
 
+	if (s->prompt.len > AGENT_WINDOW) { /* a summary takes the place of all the rest */
+		kept = s->shared;
+		want /= 4;
+	}
 	replay_prompt_cut(&s->prompt, kept > s->shared ? kept : s->shared);
 	say(w, s, want > s->prompt.len ? want - s->prompt.len : 500);
 }
@@ -324,7 +331,7 @@ static void agent_next_prompt(struct world *w, struct session *s, uint64_t answe
 		replay_prompt_cut(&s->prompt, s->shared);
 		say(w, s, tokens(w, &agent_step) + 1000);
 		s->sub_turns_left = (uint32_t)tokens(w, &agent_sub_turns);
-	} else if (chance(w, AGENT_REWRITE)) {
+	} else if (chance(w, s->prompt.len > AGENT_WINDOW ? AGENT_COMPACT : AGENT_REWRITE)) {
 		agent_rewrite(w, s);
 	} else {
 		uint64_t step = tokens(w, &agent_step);
@@ -345,7 +352,7 @@ static double agent_turn(struct world *w, struct session *s)
 	return replay_draw(&w->rng, &agent_wait);
 }
 
-/* ---- the world --------------------------------------------------------------------------------- */
+/* ---- the world ------------------------------------------------------------------------------- */
 
 static const struct kind kinds[] = {
 	[REPLAY_WORKLOAD_CHAT] = { "chat", 12000, 0.48, chat_begin, chat_turn },

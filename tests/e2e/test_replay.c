@@ -103,6 +103,21 @@ static void check_good(const json_t *json, int status)
 	ck_assert_uint_eq(number(json, "bytes_read"), number(json, "hit_blocks") * BLOCK_BYTES);
 }
 
+static uint64_t counter(const json_t *status, const char *name)
+{
+	return number(json_object_get(status, "counters"), name);
+}
+
+static json_t *daemon_status(void)
+{
+	char *text = e2e_admin(&daemon_, "{\"op\": \"status\"}");
+	json_t *json = json_loads(text, 0, NULL);
+
+	ck_assert_ptr_nonnull(json);
+	pfx_free_string(text);
+	return json;
+}
+
 static void check_hits_file(const uint32_t *want, size_t n)
 {
 	char path[128], line[32];
@@ -120,12 +135,12 @@ static void check_hits_file(const uint32_t *want, size_t n)
 	ck_assert_int_eq(fclose(file), 0);
 }
 
-/* ---- exactness --------------------------------------------------------------------------------- */
+/* ---- exactness ------------------------------------------------------------------------------- */
 
 /*
  * One kind of workload, replayed with pools of several sizes (from below one request to more than
- * all blocks) with one and four workers: every request hits exactly the blocks that it hits in exact
- * leaf LRU, whatever worker stored them.
+ * all blocks) with one and four workers: every request hits exactly the blocks that it hits in
+ * exact leaf LRU, whatever worker stored them.
  */
 static void exact(enum replay_workload kind, const char *name, const char *more)
 {
@@ -217,7 +232,7 @@ START_TEST(exact_by_definition)
 }
 END_TEST
 
-/* ---- side by side ------------------------------------------------------------------------------ */
+/* ---- side by side ---------------------------------------------------------------------------- */
 
 START_TEST(concurrent_workers_read_what_others_wrote)
 {
@@ -259,7 +274,7 @@ START_TEST(contents_outlive_their_writers)
 }
 END_TEST
 
-/* ---- what has to be noticed -------------------------------------------------------------------- */
+/* ---- what has to be noticed ------------------------------------------------------------------ */
 
 /* Another process flips one bit in each slot of the pool: every hit has to be reported. */
 START_TEST(each_corrupt_block_is_reported)
@@ -293,15 +308,21 @@ START_TEST(each_corrupt_block_is_reported)
 }
 END_TEST
 
+/* In a child: what it prints is not the test's. */
+static void be_quiet(void)
+{
+	int null = open("/dev/null", O_RDWR | O_CLOEXEC);
+
+	dup2(null, 1);
+	dup2(null, 2);
+}
+
 static pid_t spawn_replay(void)
 {
 	pid_t pid = fork();
 
 	if (pid == 0) {
-		int null = open("/dev/null", O_RDWR | O_CLOEXEC);
-
-		dup2(null, 1);
-		dup2(null, 2);
+		be_quiet();
 		execl(replay_binary(), "prefixd-replay", "--socket", daemon_.socket, "--workload",
 		      "agent", "--requests", "100000", "--workers", "3", "--block-tokens", "4096",
 		      (char *)NULL);
@@ -376,6 +397,49 @@ START_TEST(an_interrupt_ends_the_replay)
 }
 END_TEST
 
+/*
+ * The daemon is killed and started again under the workers: calls fail meanwhile and are counted,
+ * nothing wrong is ever read, and the workers find the new daemon by themselves.
+ */
+START_TEST(a_restarted_daemon_is_found_again)
+{
+	const char *args[] = { "--pool-blocks", "4000", "--watermark", "0", NULL };
+	char json_path[128];
+	json_t *json;
+	int status;
+	pid_t pid;
+
+	start(4000);
+	file_name(json_path, sizeof(json_path), "json");
+	pid = fork();
+	if (pid == 0) {
+		be_quiet();
+		execl(replay_binary(), "prefixd-replay", "--socket", daemon_.socket, "--workload",
+		      "chat", "--requests", "30000", "--workers", "2", "--order", "concurrent",
+		      "--progress", "off", "--deadline-ms", "5000", "--block-bytes", "512",
+		      "--json", json_path, (char *)NULL);
+		_exit(127);
+	}
+	ck_assert_int_gt(pid, 0);
+	a_child_of(pid);
+	e2e_sleep_ms(300);
+	ck_assert_int_ne(e2e_daemon_stop(&daemon_, SIGKILL), -1);
+	ck_assert_int_eq(e2e_daemon_start(&daemon_, args), 0);
+	status = wait_at_most(pid, 60000);
+	ck_assert(WIFEXITED(status) && WEXITSTATUS(status) == 1);
+	json = json_load_file(json_path, 0, NULL);
+	ck_assert_ptr_nonnull(json);
+	ck_assert_uint_eq(number(json, "requests"), 30000);
+	ck_assert_uint_gt(number(json, "errors"), 0);
+	ck_assert_uint_eq(number(json, "blocks_corrupt"), 0);
+	json_decref(json);
+	json = daemon_status();
+	ck_assert_uint_gt(counter(json, "hit_device_tokens"), 0); /* of the new daemon */
+	json_decref(json);
+	stop();
+}
+END_TEST
+
 START_TEST(no_daemon_is_an_error)
 {
 	json_t *json;
@@ -391,26 +455,11 @@ START_TEST(no_daemon_is_an_error)
 }
 END_TEST
 
-/* ---- T37 --------------------------------------------------------------------------------------- */
-
-static uint64_t counter(const json_t *status, const char *name)
-{
-	return number(json_object_get(status, "counters"), name);
-}
-
-static json_t *daemon_status(void)
-{
-	char *text = e2e_admin(&daemon_, "{\"op\": \"status\"}");
-	json_t *json = json_loads(text, 0, NULL);
-
-	ck_assert_ptr_nonnull(json);
-	pfx_free_string(text);
-	return json;
-}
+/* ---- T37 ------------------------------------------------------------------------------------- */
 
 /*
- * After load of every kind, concurrent and with pools that are too small: hits + misses are what was
- * asked for, in the daemon's own counters, and both are what the clients saw.
+ * After load of every kind, concurrent and with pools that are too small: hits + misses are what
+ * was asked for, in the daemon's own counters, and both are what the clients saw.
  */
 START_TEST(T37_hits_and_misses_add_up_to_what_was_asked)
 {
@@ -479,6 +528,7 @@ static TCase *cases(bool t37)
 	tcase_add_test(t, each_corrupt_block_is_reported);
 	tcase_add_test(t, a_killed_worker_ends_the_replay);
 	tcase_add_test(t, an_interrupt_ends_the_replay);
+	tcase_add_test(t, a_restarted_daemon_is_found_again);
 	tcase_add_test(t, no_daemon_is_an_error);
 	return t;
 }

@@ -19,7 +19,7 @@
 #include <unistd.h>
 #include <zstd.h>
 
-/* ---- content ----------------------------------------------------------------------------------- */
+/* ---- content --------------------------------------------------------------------------------- */
 
 START_TEST(content_of_any_length_compares_equal)
 {
@@ -91,7 +91,7 @@ START_TEST(path_depends_on_namespace_root_and_each_key)
 }
 END_TEST
 
-/* ---- traces ------------------------------------------------------------------------------------ */
+/* ---- traces ---------------------------------------------------------------------------------- */
 
 static char path[64];
 
@@ -99,7 +99,7 @@ static void write_file(const void *bytes, size_t len)
 {
 	FILE *file;
 
-	(void)snprintf(path, sizeof(path), "/tmp/prefixd-replay-test.%d.jsonl", (int)getpid());
+	(void)snprintf(path, sizeof(path), P_tmpdir "/prefixd-replay-test.%d.jsonl", (int)getpid());
 	file = fopen(path, "we");
 	ck_assert_ptr_nonnull(file);
 	ck_assert_uint_eq(fwrite(bytes, 1, len, file), len);
@@ -117,7 +117,8 @@ static int load(const char *text, uint32_t block_tokens, size_t limit, struct re
 }
 
 static const char three[] =
-	"{\"timestamp\": 27, \"input_length\": 1100, \"output_length\": 5, \"hash_ids\": [0, 1, 2]}\n"
+	"{\"timestamp\": 27, \"input_length\": 1100, \"output_length\": 5, "
+	"\"hash_ids\": [0, 1, 2]}\n"
 	"{\"timestamp\": 30, \"session\": 9, \"input_length\": 1025, \"output_length\": 6, "
 	"\"hash_ids\":[0,1,30000000000]}\n"
 	"{\"input_length\":10,\"hash_ids\":[]}";
@@ -175,9 +176,11 @@ END_TEST
 START_TEST(trace_other_json)
 {
 	static const char odd[] =
-		"{\"timestamp\": 27.4, \"input_length\": 1.1e3, \"output_length\": 5, \"x\": {\"y\": [1]}, "
+		"{\"timestamp\": 27.4, \"input_length\": 1.1e3, \"output_length\": 5, "
+		"\"x\": {\"y\": [1]}, "
 		"\"hash_ids\": [0, 1, 2]}\n\n"
-		" {\"name\": \"a \\\" ] b\", \"timestamp\": 30, \"session\": 9, \"input_length\": 1025, "
+		" {\"name\": \"a \\\" ] b\", \"timestamp\": 30, \"session\": 9, "
+		"\"input_length\": 1025, "
 		"\"output_length\": 6, \"hash_ids\" : [ 0 , 1 , 30000000000 ] } \r\n"
 		"{\"input_length\":10,\"hash_ids\":[], \"extra\": null}\n";
 	struct replay_trace *t;
@@ -269,7 +272,7 @@ START_TEST(trace_no_file)
 }
 END_TEST
 
-/* ---- exact LRU --------------------------------------------------------------------------------- */
+/* ---- exact LRU ------------------------------------------------------------------------------- */
 
 static struct replay_trace *random_trace(uint64_t seed)
 {
@@ -327,7 +330,7 @@ START_TEST(lru_by_hand)
 	uint32_t hits[6];
 
 	ck_assert_int_eq(load(text, 1, 0, &t), 0);
-	/* Four slots: 4 5 push out 3; 3 pushes out 5; 5 pushes out 3; the last two are cut to four. */
+	/* Four slots: 4 5 push out 3; 3 pushes out 5; 5 pushes out 3; the last two are cut. */
 	replay_lru_run(t, 4, hits, &result);
 	for (size_t i = 0; i < replay_array_size(want); i++)
 		ck_assert_uint_eq(hits[i], want[i]);
@@ -339,7 +342,7 @@ START_TEST(lru_by_hand)
 }
 END_TEST
 
-/* ---- workloads --------------------------------------------------------------------------------- */
+/* ---- workloads ------------------------------------------------------------------------------- */
 
 START_TEST(workload_follows_its_seed)
 {
@@ -361,6 +364,11 @@ START_TEST(workload_follows_its_seed)
 		ck_assert_uint_le(r->n_blocks, (r->input_tokens - 1) / 64 + 1);
 		ck_assert(i == 0 || r->time_us >= a->requests[i - 1].time_us);
 	}
+	/* A shorter workload is the beginning of a longer one. */
+	replay_trace_free(b);
+	b = replay_workload_new((enum replay_workload)_i, 3, 250, 64);
+	ck_assert_mem_eq(a->blocks, b->blocks, b->n_refs * sizeof(*b->blocks));
+	ck_assert_uint_eq(a->requests[250].first_block, b->n_refs);
 	replay_trace_free(a);
 	replay_trace_free(b);
 	replay_trace_free(c);
@@ -423,7 +431,7 @@ START_TEST(prompt_pieces_share_what_is_equal)
 }
 END_TEST
 
-/* ---- options ----------------------------------------------------------------------------------- */
+/* ---- options --------------------------------------------------------------------------------- */
 
 static int parse(struct replay_options *o, const char *line)
 {
@@ -528,7 +536,7 @@ START_TEST(options_wrong_file)
 }
 END_TEST
 
-/* ---- percentiles ------------------------------------------------------------------------------- */
+/* ---- percentiles ----------------------------------------------------------------------------- */
 
 START_TEST(latency_is_within_two_percent)
 {
