@@ -132,8 +132,6 @@ static int find_elsewhere(struct radix_index *ix, const struct radix_pin *pin, c
 		return RADIX_E_CONFLICT;
 	} else if (pin->at.node == RADIX_NODE_NONE) {
 		root_island(ix, ix->where_node[entry]);
-	} else if (!pin->at.idx) {
-		return RADIX_E_CONFLICT;
 	} else {
 		uint32_t before = radix_entry_at(ix, radix_node(ix, pin->at.node), pin->at.idx - 1);
 
@@ -242,6 +240,11 @@ int radix_commit(struct radix_index *ix, struct radix_pin *pin, uint32_t owner,
 		return RADIX_E_STATE;
 	if (find_next(ix, &pin->at, block->key, &there))
 		return become_duplicate(ix, pin, &there, block->slot, ret_slot, ret_result);
+	if (radix_place_is_edge(&pin->at) && !pin->at.idx) {
+		/* before an island's first block, and it is another one: that begins an island */
+		there = radix_place_island(pin->at.root);
+		radix_pin_move(ix, pin, &there);
+	}
 	if (digest) {
 		r = find_elsewhere(ix, pin, block->key, &there);
 		if (r)
