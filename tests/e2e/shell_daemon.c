@@ -4,165 +4,18 @@
  *
  * With an argument only the test case of that name runs.
  */
-#include "tests/e2e/harness.h"
-#include "tests/e2e/shell_raw.h"
-#include "tests/lib/rng.h"
+#include "tests/e2e/shell_world.h"
 
-#include <check.h>
 #include <fcntl.h>
-#include <jansson.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-static struct e2e_daemon d;
-
-static void setup(void)
-{
-	ck_assert_int_eq(e2e_daemon_init(&d), 0);
-}
-
-static void teardown(void)
-{
-	e2e_daemon_free(&d);
-}
-
-static void start(const char *const args[])
-{
-	int r = e2e_daemon_start(&d, args);
-
-	if (r != 0) {
-		char *log = e2e_daemon_log(&d);
-
-		ck_abort_msg("the daemon did not start: %d: %s", r, log);
-	}
-}
-
-#define START(...) start((const char *const[]){ __VA_ARGS__, NULL })
-
-/* ---- requests ---------------------------------------------------------------------------------- */
-
-#define BLOCK 16u
-
-/* A MATCH of n_blocks blocks whose tokens count up from `first`; returns the body's length. */
-static size_t match_body(uint8_t *out, size_t cap, uint32_t ns, uint32_t first, uint32_t n_blocks)
-{
-	uint32_t *tokens = malloc((size_t)n_blocks * BLOCK * 4 + 1);
-	struct proto_match_req m = { .has = PROTO_HAS_ALL,
-				     .ns = ns,
-				     .n_tokens = (uint64_t)n_blocks * BLOCK,
-				     .keys = { .p = tokens, .n = n_blocks * BLOCK * 4 } };
-	struct proto_writer w = { .p = out, .cap = cap };
-
-	ck_assert_ptr_nonnull(tokens);
-	for (uint32_t i = 0; i < n_blocks * BLOCK; i++)
-		tokens[i] = first + i;
-	proto_match_req_encode(&w, &m);
-	ck_assert(proto_writer_ok(&w));
-	free(tokens);
-	return w.len;
-}
-
-static struct proto_match_rep match(struct raw *r, uint32_t ns, uint32_t first, uint32_t n_blocks)
-{
-	static uint8_t body[1 << 16];
-	struct proto_match_rep rep;
-	const char *bad;
-
-	ck_assert(raw_call(r, PROTO_OP_MATCH, body,
-			   match_body(body, sizeof(body), ns, first, n_blocks)));
-	ck_assert_uint_eq(r->h.status, PROTO_STATUS_OK);
-	ck_assert_int_eq(proto_match_rep_decode(r->body, r->h.len, &rep, &bad), 0);
-	return rep;
-}
-
-static void release(struct raw *r, uint64_t lease)
-{
-	const struct proto_release_req m = { .lease = lease };
-	uint8_t body[64];
-	struct proto_writer w = { .p = body, .cap = sizeof(body) };
-
-	proto_release_req_encode(&w, &m);
-	ck_assert(raw_call(r, PROTO_OP_RELEASE, body, w.len));
-	ck_assert_uint_eq(r->h.status, PROTO_STATUS_OK);
-}
-
-/* Fills what a match did not find: RESERVE, COMMIT, RELEASE. */
-static void store(struct raw *r, uint32_t ns, uint32_t first, uint32_t n_blocks)
-{
-	const struct proto_match_rep rep = match(r, ns, first, n_blocks);
-	const struct proto_reserve_req reserve = { .lease = rep.lease, .n = n_blocks };
-	const struct proto_commit_req commit = { .lease = rep.lease, .n = n_blocks };
-	uint64_t lease = rep.lease;
-	uint8_t body[64];
-	struct proto_writer w = { .p = body, .cap = sizeof(body) };
-
-	proto_reserve_req_encode(&w, &reserve);
-	ck_assert(raw_call(r, PROTO_OP_RESERVE, body, w.len));
-	ck_assert_uint_eq(r->h.status, PROTO_STATUS_OK);
-	w = (struct proto_writer){ .p = body, .cap = sizeof(body) };
-	proto_commit_req_encode(&w, &commit);
-	ck_assert(raw_call(r, PROTO_OP_COMMIT, body, w.len));
-	ck_assert_uint_eq(r->h.status, PROTO_STATUS_OK);
-	release(r, lease);
-}
-
-/* One admin request on a connection of its own; the parsed answer, for json_decref. */
-static json_t *admin(const char *request)
-{
-	struct raw r;
-	json_t *j;
-
-	raw_connect(&r, d.admin);
-	j = json_loads(raw_admin(&r, request), 0, NULL);
-	ck_assert_msg(json_is_object(j), "%s: no object", request);
-	raw_close(&r);
-	return j;
-}
-
-static json_int_t number(const json_t *j, const char *name)
-{
-	const json_t *v = json_object_get(j, name);
-
-	ck_assert_msg(json_is_integer(v), "no number %s", name);
-	return json_integer_value(v);
-}
-
-static json_int_t admin_number(const char *request, const char *name)
-{
-	json_t *j = admin(request);
-	json_int_t n = number(j, name);
-
-	json_decref(j);
-	return n;
-}
-
-static void expect_clean(void)
-{
-	json_t *j = admin("{\"op\":\"audit\"}");
-
-	ck_assert(json_is_true(json_object_get(j, "ok")));
-	ck_assert(json_is_true(json_object_get(j, "clean")));
-	json_decref(j);
-}
-
-/* Waits until `name` of stat is n, two seconds at most. */
-static void wait_stat(const char *name, json_int_t n)
-{
-	unsigned long end = e2e_now_ms() + 2000;
-	json_int_t have;
-
-	while ((have = admin_number("{\"op\":\"stat\"}", name)) != n) {
-		ck_assert_msg(e2e_now_ms() < end, "%s is %lld, not %lld", name, (long long)have,
-			      (long long)n);
-		e2e_sleep_ms(5);
-	}
-}
 
 /* ---- open: descriptors and shared memory ------------------------------------------------------- */
 
@@ -210,131 +63,6 @@ START_TEST(two_clients_share_one_memory)
 	raw_close(&a);
 	raw_close(&b);
 	ck_assert_int_eq(e2e_daemon_stop(&d, SIGTERM), 0);
-}
-END_TEST
-
-/* ---- framing over the real socket -------------------------------------------------------------- */
-
-START_TEST(split_at_every_offset)
-{
-	static uint8_t bytes[1 << 15];
-	struct proto_open_rep o;
-	struct raw r;
-	size_t len;
-
-	START("--pool-blocks", "64");
-	raw_connect(&r, d.socket);
-	raw_hello(&r);
-	o = raw_open(&r, "m", 4096);
-	for (size_t cut = 1;; cut++) {
-		uint8_t body[512];
-		size_t n = match_body(body, sizeof(body), o.ns, 7, 3);
-		uint64_t first = r.seq + 1;
-
-		len = raw_frame(&r, bytes, PROTO_OP_PING, NULL, 0);
-		len += raw_frame(&r, bytes + len, PROTO_OP_PROBE, body, 0); /* a body too short */
-		len += raw_frame(&r, bytes + len, PROTO_OP_MATCH, body, n);
-		len += raw_frame(&r, bytes + len, PROTO_OP_PING, NULL, 0);
-		if (cut >= len)
-			break;
-		ck_assert(raw_write(&r, bytes, cut));
-		usleep(200); /* so that the daemon reads the first part alone */
-		ck_assert(raw_write(&r, bytes + cut, len - cut));
-		for (uint64_t i = 0; i < 4; i++) {
-			static const uint16_t status[] = { PROTO_STATUS_OK, PROTO_STATUS_BAD_BODY,
-							   PROTO_STATUS_OK, PROTO_STATUS_OK };
-
-			ck_assert(raw_read(&r));
-			ck_assert_uint_eq(r.h.seq, first + i);
-			ck_assert_uint_eq(r.h.status, status[i]);
-			if (i == 2) {
-				struct proto_match_rep rep;
-				const char *bad;
-
-				ck_assert_int_eq(
-					proto_match_rep_decode(r.body, r.h.len, &rep, &bad), 0);
-				ck_assert_uint_ne(rep.lease, 0);
-			}
-		}
-		if (cut % 64 == 0) { /* leases of the matches go with their session */
-			raw_close(&r);
-			raw_connect(&r, d.socket);
-			raw_hello(&r);
-			o = raw_open(&r, "m", 4096);
-		}
-	}
-	raw_close(&r);
-	expect_clean();
-}
-END_TEST
-
-/* Kilobytes from /proc/PID/status. */
-static long status_kb(pid_t pid, const char *name)
-{
-	char path[64], line[256];
-	long kb = -1;
-	FILE *f;
-
-	snprintf(path, sizeof(path), "/proc/%d/status", (int)pid);
-	f = fopen(path, "re");
-	ck_assert_ptr_nonnull(f);
-	while (fgets(line, sizeof(line), f))
-		if (strncmp(line, name, strlen(name)) == 0)
-			kb = strtol(line + strlen(name) + 1, NULL, 10);
-	fclose(f);
-	ck_assert_int_ge(kb, 0);
-	return kb;
-}
-
-START_TEST(ten_thousand_pipelined)
-{
-	enum {
-		N = 10000
-	};
-	uint8_t body[2048];
-	struct proto_open_rep o;
-	uint8_t *bytes;
-	struct raw r;
-	size_t len = 0, n;
-	long before, after;
-	uint64_t first;
-	pid_t writer;
-	int status;
-
-	START("--pool-blocks", "64");
-	raw_connect(&r, d.socket);
-	raw_hello(&r);
-	o = raw_open(&r, "m", 4096);
-	store(&r, o.ns, 1, 8);
-	n = match_body(body, sizeof(body), o.ns, 1, 8);
-	bytes = malloc((size_t)N * (PROTO_HEADER_LEN + n));
-	ck_assert_ptr_nonnull(bytes);
-	/* MATCH has replies with runs; its leases are left, so most of them meet the limit of leases:
-	 * every frame is answered all the same. */
-	first = r.seq + 1;
-	for (int i = 0; i < N; i++)
-		len += raw_frame(&r, bytes + len, i % 2 ? PROTO_OP_MATCH : PROTO_OP_PING, body,
-				 i % 2 ? n : 0);
-	before = status_kb(d.pid, "VmRSS:");
-	writer = fork();
-	ck_assert_int_ge(writer, 0);
-	if (writer == 0) /* sends everything before anybody reads; the socket is shared */
-		_exit(raw_write(&r, bytes, len) ? 0 : 1);
-	e2e_sleep_ms(300); /* the daemon has work for longer than its limits allow to queue */
-	after = status_kb(d.pid, "VmHWM:");
-	for (uint64_t i = 0; i < N; i++) {
-		ck_assert_msg(raw_read(&r), "closed at frame %llu", (unsigned long long)i);
-		ck_assert_uint_eq(r.h.seq, first + i);
-		ck_assert_uint_eq(r.h.op, i % 2 ? PROTO_OP_MATCH : PROTO_OP_PING);
-	}
-	ck_assert_int_eq(waitpid(writer, &status, 0), writer);
-	ck_assert_int_eq(status, 0);
-	ck_assert_msg(after - before < 16 * 1024, "grew by %ld KiB", after - before);
-	after = status_kb(d.pid, "VmHWM:");
-	ck_assert_msg(after - before < 16 * 1024, "grew by %ld KiB in the end", after - before);
-	raw_close(&r);
-	free(bytes);
-	expect_clean();
 }
 END_TEST
 
@@ -422,7 +150,7 @@ START_TEST(orphan_until_the_process_ends)
 	ck_assert_int_eq(write(go[1], "x", 1), 1);
 	ck_assert_int_eq(waitpid(worker, NULL, 0), worker);
 	wait_stat("leases", 0);
-	wait_stat("sessions", 0);
+	wait_stat("sessions", 1); /* the one that asks */
 	expect_clean();
 }
 END_TEST
@@ -487,7 +215,7 @@ START_TEST(second_daemon_refuses)
 	log = e2e_daemon_log(&second);
 	ck_assert_msg(strstr(log, "another prefixd serves"), "%s", log);
 	free(log);
-	ck_assert_int_eq(admin_number("{\"op\":\"stat\"}", "sessions"),
+	ck_assert_int_eq(admin_number("{\"op\":\"stat\"}", "n_slots"),
 			 0); /* the first is unharmed */
 }
 END_TEST
@@ -766,6 +494,7 @@ END_TEST
 START_TEST(admin_shows_and_does)
 {
 	struct proto_open_rep o;
+	uint64_t lease;
 	struct raw r;
 	json_t *j;
 
@@ -774,7 +503,7 @@ START_TEST(admin_shows_and_does)
 	raw_hello(&r);
 	o = raw_open(&r, "m", 4096);
 	store(&r, o.ns, 100, 10);
-	(void)match(&r, o.ns, 100, 10);
+	lease = match(&r, o.ns, 100, 10).lease;
 
 	j = admin("{\"op\":\"status\"}");
 	ck_assert_int_eq(number(json_object_get(j, "slots"), "ready"), 10);
@@ -811,8 +540,7 @@ START_TEST(admin_shows_and_does)
 	ck_assert_int_eq(admin_number("{\"op\":\"stat\"}", "sessions"), 2); /* it left no session */
 
 	ck_assert_int_eq(admin_number("{\"op\":\"evict\",\"n\":5}", "evicted"), 0); /* all held */
-	raw_close(&r);
-	wait_stat("leases", 0);
+	release(&r, lease);
 	ck_assert_int_eq(admin_number("{\"op\":\"evict\",\"n\":4}", "evicted"), 4);
 	ck_assert_int_eq(admin_number("{\"op\":\"flush\",\"model\":\"m\"}", "flushed"), 6);
 	j = admin("{\"op\":\"status\"}");
@@ -828,6 +556,7 @@ START_TEST(admin_shows_and_does)
 	ck_assert_str_eq(json_string_value(json_object_get(j, "level")), "debug");
 	json_decref(j);
 	expect_clean();
+	raw_close(&r);
 	j = admin("{\"op\":\"drain\",\"timeout_s\":1}");
 	ck_assert(json_is_true(json_object_get(j, "draining")));
 	json_decref(j);
@@ -862,123 +591,21 @@ START_TEST(admin_only_on_its_socket)
 }
 END_TEST
 
-/* ---- rude input -------------------------------------------------------------------------------- */
-
-/* One connection that says something wrong, and maybe reads, and maybe leaves in the middle. */
-static void be_rude(struct test_rng *rng, const struct proto_open_rep *o)
-{
-	static uint8_t bytes[1 << 16];
-	struct raw r;
-	size_t len = 0;
-
-	raw_connect(&r, test_rng_below(rng, 4) ? d.socket : d.admin);
-	if (test_rng_below(rng, 4)) {
-		raw_hello(&r);
-		if (test_rng_below(rng, 2))
-			(void)raw_open(&r, "m", 4096);
-	}
-	for (uint32_t i = 0, n = 1 + (uint32_t)test_rng_below(rng, 8); i < n; i++) {
-		uint8_t body[4096];
-		size_t body_len = test_rng_below(rng, 300);
-		uint16_t op = (uint16_t)test_rng_below(rng, 34);
-		size_t at = len;
-
-		for (size_t k = 0; k < body_len; k++)
-			body[k] = test_rng_below(rng, 3) ? 0 : (uint8_t)test_rng_below(rng, 256);
-		if (test_rng_below(rng, 3) == 0) {
-			op = PROTO_OP_MATCH;
-			body_len = match_body(body, sizeof(body), o->ns,
-					      (uint32_t)test_rng_below(rng, 1000),
-					      (uint32_t)test_rng_below(rng, 8));
-			if (test_rng_below(rng, 2)) /* one bit off */
-				body[test_rng_below(rng, body_len)] ^=
-					(uint8_t)(1u << test_rng_below(rng, 8));
-		}
-		len += raw_frame(&r, bytes + len, op, body, body_len);
-		if (test_rng_below(rng, 8) == 0) /* a header with a bit off */
-			bytes[at + test_rng_below(rng, PROTO_HEADER_LEN)] ^=
-				(uint8_t)(1u << test_rng_below(rng, 8));
-	}
-	if (test_rng_below(rng, 4) == 0)
-		len -= test_rng_below(rng, PROTO_HEADER_LEN);
-	(void)raw_write(&r, bytes, len); /* the daemon may have closed already */
-	if (test_rng_below(rng, 2)) {
-		uint8_t got[4096];
-
-		(void)shutdown(r.fd, SHUT_WR);
-		while (recv(r.fd, got, sizeof(got), 0) > 0)
-			;
-	}
-	raw_close(&r);
-}
-
-START_TEST(rude_input_harms_nobody)
-{
-	unsigned rounds = getenv("PREFIXD_NIGHTLY") ? 50000 : 1500;
-	struct proto_open_rep o;
-	struct test_rng rng;
-	struct raw good;
-
-	START("--pool-blocks", "64", "--log-level", "error");
-	raw_connect(&good, d.socket);
-	raw_hello(&good);
-	o = raw_open(&good, "m", 4096);
-	store(&good, o.ns, 1, 20);
-	test_rng_init(&rng, 20240607);
-	for (unsigned i = 0; i < rounds; i++) {
-		be_rude(&rng, &o);
-		if (i % 100 == 0)
-			expect_clean();
-	}
-	ck_assert_uint_eq(match(&good, o.ns, 1, 20).n_device, 20); /* the good one is undisturbed */
-	raw_close(&good);
-	expect_clean();
-	wait_stat("leases", 1); /* of this very process, which lives: an orphan */
-	ck_assert(WIFEXITED(e2e_daemon_stop(&d, SIGINT)));
-}
-END_TEST
-
-static void add(Suite *s, const char *name, const char *only, const TTest *const tests[])
-{
-	TCase *tc;
-
-	if (only && strcmp(only, name) != 0)
-		return;
-	tc = tcase_create(name);
-	tcase_set_timeout(tc, 120);
-	tcase_add_checked_fixture(tc, setup, teardown);
-	for (; *tests; tests++)
-		tcase_add_test(tc, *tests);
-	suite_add_tcase(s, tc);
-}
-
 #define TESTS(...) ((const TTest *const[]){ __VA_ARGS__, NULL })
 
 int main(int argc, char **argv)
 {
-	const char *only = argc > 1 ? argv[1] : NULL;
-	Suite *s = suite_create("shell");
-	SRunner *sr;
-	int failed;
+	const struct shell_case cases[] = {
+		{ "shell",
+		  TESTS(two_clients_share_one_memory, a_child_with_the_socket_keeps_nobody_alive,
+			orphan_until_the_process_ends, last_words_count, second_daemon_refuses,
+			stale_socket_is_replaced, other_files_are_not_removed, exit_codes,
+			term_waits_for_leases, drain_ends_at_its_timeout,
+			second_signal_is_immediate, hangup_reloads_what_may_change,
+			silence_is_ended, out_of_descriptors) },
+		{ "admin", TESTS(admin_refuses_and_says_why, admin_shows_and_does,
+				 admin_only_on_its_socket) },
+	};
 
-	if (!e2e_daemon_binary()) {
-		puts("1..0 # SKIP no prefixd binary");
-		return 0;
-	}
-	add(s, "split-every-offset", only, TESTS(split_at_every_offset));
-	add(s, "pipeline-10000", only, TESTS(ten_thousand_pipelined));
-	add(s, "rude", only, TESTS(rude_input_harms_nobody));
-	add(s, "shell", only,
-	    TESTS(two_clients_share_one_memory, a_child_with_the_socket_keeps_nobody_alive,
-		  orphan_until_the_process_ends, last_words_count, second_daemon_refuses,
-		  stale_socket_is_replaced, other_files_are_not_removed, exit_codes,
-		  term_waits_for_leases, drain_ends_at_its_timeout, second_signal_is_immediate,
-		  hangup_reloads_what_may_change, silence_is_ended, out_of_descriptors));
-	add(s, "admin", only,
-	    TESTS(admin_refuses_and_says_why, admin_shows_and_does, admin_only_on_its_socket));
-	sr = srunner_create(s);
-	srunner_run_all(sr, CK_ENV);
-	failed = srunner_ntests_failed(sr);
-	srunner_free(sr);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return shell_main(cases, radix_array_size(cases), argc > 1 ? argv[1] : NULL);
 }
