@@ -5,6 +5,7 @@
 
 #include "daemon/log.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 #define TREE_LINES_DEFAULT 200u
@@ -17,13 +18,21 @@ struct tree_lines {
 	struct prefixd_admin_reply *r;
 	json_t *list;
 	uint64_t left;
+	uint64_t ns; /* UINT64_MAX: all */
+	bool skip;   /* below a root of another namespace */
 	bool truncated;
 };
 
 static void tree_line(void *ctx, const char *text)
 {
 	struct tree_lines *t = ctx;
+	unsigned root, ns;
 
+	/* The picture goes root by root, and each root's line names its namespace. */
+	if (t->ns != UINT64_MAX && sscanf(text, "root %u: namespace %u,", &root, &ns) == 2)
+		t->skip = ns != t->ns;
+	if (t->skip)
+		return;
 	if (t->left == 0) {
 		t->truncated = true;
 		return;
@@ -33,29 +42,30 @@ static void tree_line(void *ctx, const char *text)
 }
 
 /* One line more than wanted is asked for, to know whether there are more. */
-static void tree_dump(const struct prefixd_group_info *group, uint32_t root, struct tree_lines *t)
+static void tree_dump(const struct prefixd_group_info *group, struct tree_lines *t)
 {
-	radix_dump(group->index, root, (uint32_t)(t->left + 1), tree_line, t);
+	uint32_t lines = t->ns == UINT64_MAX ? (uint32_t)(t->left + 1) : UINT32_MAX;
+
+	t->skip = t->ns != UINT64_MAX;
+	radix_dump(group->index, RADIX_NONE, lines, tree_line, t);
 }
 
 void prefixd_admin_tree(struct prefixd_server *s, const json_t *args, struct prefixd_admin_reply *r)
 {
-	uint64_t only = UINT64_MAX, ns = UINT64_MAX, lines = TREE_LINES_DEFAULT;
-	struct tree_lines t = { .r = r };
+	uint64_t only = UINT64_MAX, lines = TREE_LINES_DEFAULT;
+	struct tree_lines t = { .r = r, .ns = UINT64_MAX };
 	struct prefixd_group_info group;
 	uint32_t it = 0;
 
 	if (!prefixd_admin_arg_u64(args, "group", UINT32_MAX, &only, r) ||
-	    !prefixd_admin_arg_u64(args, "ns", UINT32_MAX, &ns, r) ||
+	    !prefixd_admin_arg_u64(args, "ns", UINT32_MAX, &t.ns, r) ||
 	    !prefixd_admin_arg_u64(args, "max_lines", TREE_LINES_MAX, &lines, r))
 		return;
 	t.list = prefixd_admin_array(r, r->root, "lines");
 	t.left = lines;
 	while (prefixd_engine_next_group(s->engine, &it, &group)) {
-		if (only != UINT64_MAX && group.id != only)
-			continue;
-		if (ns == UINT64_MAX)
-			tree_dump(&group, RADIX_NONE, &t);
+		if (only == UINT64_MAX || group.id == only)
+			tree_dump(&group, &t);
 	}
 	prefixd_admin_put_bool(r, r->root, "truncated", t.truncated);
 }
