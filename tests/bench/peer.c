@@ -1,5 +1,6 @@
 #include "tests/bench/peer.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <sched.h>
@@ -162,7 +163,8 @@ int bench_redis_start(struct bench_server *s, int cpu)
 
 void bench_server_stop(struct bench_server *s)
 {
-	char command[3][128];
+	DIR *dir;
+	struct dirent *e;
 
 	if (s->pid > 0) {
 		kill(s->pid, SIGTERM);
@@ -173,12 +175,13 @@ void bench_server_stop(struct bench_server *s)
 	}
 	if (!s->dir[0])
 		return;
-	snprintf(command[0], sizeof(command[0]), "%.64s/s.lock", s->dir);
-	snprintf(command[1], sizeof(command[1]), "%.64s/a.lock", s->dir);
-	snprintf(command[2], sizeof(command[2]), "%.64s/naming.key", s->dir);
-	unlink(s->socket);
-	for (int i = 0; i < 3; i++)
-		unlink(command[i]);
+	dir = opendir(s->dir);
+	while (dir && (e = readdir(dir))) {
+		if (e->d_name[0] != '.' || (e->d_name[1] && e->d_name[1] != '.'))
+			unlinkat(dirfd(dir), e->d_name, 0);
+	}
+	if (dir)
+		closedir(dir);
 	rmdir(s->dir);
 	s->dir[0] = 0;
 }
