@@ -22,6 +22,8 @@ finish() {
 trap finish EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
+trap 'exit 129' HUP
+trap 'exit 141' PIPE # as in `make demo | head`
 
 say() {
 	printf '\n%s\n' "$*"
