@@ -90,6 +90,7 @@ bool ctl_parse_seconds(const char *text, double *ret_s);
 /* Texts for people live in a ring of buffers: valid until 32 further ones were made. */
 const char *ctl_bytes(uint64_t n);       /* "4.0 GiB" */
 const char *ctl_count(uint64_t n);       /* "1,048,576" */
+const char *ctl_brief(uint64_t n);       /* "357k": for columns, at most 5 characters or so */
 const char *ctl_percent(double ratio);   /* "61.3 %" */
 const char *ctl_age(double seconds);     /* "3h 12m" */
 const char *ctl_clean(const char *text); /* control characters as '?', at most 200 bytes */

@@ -39,8 +39,8 @@ enum ctl_exit ctl_show_pins(const struct ctl *ctl, const json_t *r)
 				: ctl_format("%llu", (unsigned long long)ctl_u64(p, "tenant")),
 			ctl_count(ctl_u64(p, "ns")),
 			ctl_age(ctl_real(p, "age_s")),
-			ctl_count(ctl_u64(p, "blocks")),
-			ctl_count(ctl_u64(p, "reserved")),
+			ctl_brief(ctl_u64(p, "blocks")),
+			ctl_brief(ctl_u64(p, "reserved")),
 			ctl_bool(p, "orphan") ? "orphan" : "live",
 		};
 

@@ -50,27 +50,26 @@ static void show_slots(const json_t *slots, uint64_t n_slots)
 
 static void show_groups(const json_t *groups)
 {
-	static const char *const titles[] = { "GROUP", "SLOTS",  "BLOCK",   "POOL", "<PAGES",
-					      "READY", "BLOCKS", "ISLANDS", "PINS", "INDEX" };
+	static const char *const titles[] = { "GROUP", "SLOTS",  "BLOCK", "POOL", "PAGE",
+					      "READY", "BLOCKS", "PINS",  "INDEX" };
 	struct ctl_table t;
 	const json_t *g;
 	size_t i;
 
-	ctl_table_init(&t, titles, 10);
+	ctl_table_init(&t, titles, 9);
 	json_array_foreach((json_t *)(uintptr_t)groups, i, g)
 	{
 		double n = (double)ctl_u64(g, "n_slots");
 		const json_t *slots = json_object_get(g, "slots");
 		const char *cells[] = {
 			ctl_count(ctl_u64(g, "id")),
-			ctl_count(ctl_u64(g, "n_slots")),
+			ctl_brief(ctl_u64(g, "n_slots")),
 			ctl_bytes(ctl_u64(g, "slot_bytes")),
 			ctl_bytes(ctl_u64(g, "pool_bytes")),
-			ctl_bytes(ctl_u64(g, "page_bytes")),
+			ctl_u64(g, "page_bytes") >= 1u << 20 ? "2M" : "4K",
 			ctl_percent(n > 0 ? (double)ctl_u64(slots, "ready") / n : 0),
-			ctl_count(ctl_u64(g, "blocks")),
-			ctl_count(ctl_u64(g, "islands")),
-			ctl_count(ctl_u64(g, "pins")),
+			ctl_brief(ctl_u64(g, "blocks")),
+			ctl_brief(ctl_u64(g, "pins")),
 			ctl_bytes(ctl_u64(g, "index_bytes")),
 		};
 
@@ -83,7 +82,7 @@ static void show_namespaces(const json_t *namespaces)
 {
 	static const char *const titles[] = {
 		"NS",       "GROUP", "<MODEL", "<REVISION", "<DTYPE",
-		"<ADAPTER", "<KEYS", "TOKENS", "SESSIONS",  "BLOCKS"
+		"<ADAPTER", "<KEYS", "TOKENS", "SESS",      "BLOCKS"
 	};
 	struct ctl_table t;
 	const json_t *n;
@@ -102,8 +101,8 @@ static void show_namespaces(const json_t *namespaces)
 			adapter[0] ? adapter : "-",
 			ctl_str(n, "key_mode"),
 			ctl_count(ctl_u64(n, "block_tokens")),
-			ctl_count(ctl_u64(n, "sessions")),
-			ctl_count(ctl_u64(n, "blocks")),
+			ctl_brief(ctl_u64(n, "sessions")),
+			ctl_brief(ctl_u64(n, "blocks")),
 		};
 
 		ctl_table_row(&t, cells);
@@ -130,9 +129,9 @@ static void show_sessions(const json_t *sessions)
 			ctl_format("%s%s", ctl_bool(s, "orphan") ? "(orphan) " : "",
 				   ctl_str(s, "name")),
 			ctl_age(ctl_real(s, "age_s")),
-			ctl_count(ctl_u64(s, "leases")),
-			ctl_count(ctl_u64(s, "requests")),
-			ctl_count(ctl_u64(s, "running")),
+			ctl_brief(ctl_u64(s, "leases")),
+			ctl_brief(ctl_u64(s, "requests")),
+			ctl_brief(ctl_u64(s, "running")),
 			ttft ? ctl_format("%.0fms", (double)ttft / 1000) : "-",
 			tpot ? ctl_format("%.1fms", (double)tpot / 1000) : "-",
 		};
@@ -194,7 +193,7 @@ enum ctl_exit ctl_show_status(const struct ctl *ctl, const json_t *r)
 
 void ctl_show_stat_title(void)
 {
-	printf("%9s %8s %9s %7s %8s %8s %6s %7s %6s %5s\n", "requests", "lookups", "tokens/s",
+	printf("%8s %8s %8s %7s %8s %8s %6s %7s %6s %5s\n", "requests", "lookups", "tokens/s",
 	       "hits", "stored", "removed", "busy", "ready", "leases", "sess");
 }
 
@@ -203,20 +202,6 @@ static uint64_t diff(const json_t *before, const json_t *now, const char *name)
 	uint64_t a = before ? ctl_u64(before, name) : 0, b = ctl_u64(now, name);
 
 	return b > a ? b - a : 0;
-}
-
-/* Short enough for a column, whatever it grows to. */
-static const char *brief(uint64_t n)
-{
-	static const char units[] = " kMGTPE";
-	double v = (double)n;
-	int u = 0;
-
-	while (v >= 99999.5 || (u && v >= 999.5)) {
-		v /= 1000;
-		u++;
-	}
-	return u ? ctl_format(v < 99.95 ? "%.1f%c" : "%.0f%c", v, units[u]) : ctl_format("%.0f", v);
 }
 
 static uint64_t hits(const json_t *stat)
@@ -240,12 +225,13 @@ void ctl_show_stat_line(const json_t *before, const json_t *now)
 	uint64_t n_slots = ctl_u64(now, "n_slots");
 	const json_t *slots = json_object_get(now, "slots");
 
-	printf("%9s %8s %9s %7s %8s %8s %6s %7s %6s %5s\n", brief(diff(before, now, "requests")),
-	       brief(diff(before, now, "lookups")),
-	       seconds > 0 ? brief((uint64_t)((double)queried / seconds)) : "-",
+	printf("%8s %8s %8s %7s %8s %8s %6s %7s %6s %5s\n",
+	       ctl_brief(diff(before, now, "requests")), ctl_brief(diff(before, now, "lookups")),
+	       seconds > 0 ? ctl_brief((uint64_t)((double)queried / seconds)) : "-",
 	       queried ? ctl_percent((double)hit / (double)queried) : "-",
-	       brief(diff(before, now, "committed_blocks")),
-	       brief(diff(before, now, "removed_blocks")), brief(diff(before, now, "reserve_busy")),
+	       ctl_brief(diff(before, now, "committed_blocks")),
+	       ctl_brief(diff(before, now, "removed_blocks")),
+	       ctl_brief(diff(before, now, "reserve_busy")),
 	       n_slots ? ctl_percent((double)ctl_u64(slots, "ready") / (double)n_slots) : "-",
-	       brief(ctl_u64(now, "leases")), brief(ctl_u64(now, "sessions")));
+	       ctl_brief(ctl_u64(now, "leases")), ctl_brief(ctl_u64(now, "sessions")));
 }

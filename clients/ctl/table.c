@@ -63,6 +63,19 @@ const char *ctl_count(uint64_t n)
 	return s;
 }
 
+const char *ctl_brief(uint64_t n)
+{
+	static const char units[] = " kMGTPE";
+	double v = (double)n;
+	int u = 0;
+
+	while (v >= 99999.5 || (u && v >= 999.5)) {
+		v /= 1000;
+		u++;
+	}
+	return u ? ctl_format(v < 99.95 ? "%.1f%c" : "%.0f%c", v, units[u]) : ctl_format("%.0f", v);
+}
+
 const char *ctl_percent(double ratio)
 {
 	return isfinite(ratio) ? ctl_format("%.1f %%", 100 * ratio) : "-";

@@ -324,6 +324,7 @@ static bool answer_well(struct fake *f)
 	struct proto_commit_rep commit = { 2, 0, 5, { &run, 1 } };
 	struct proto_probe_rep probe = { .n_device = 2 };
 	struct proto_quiesced_rep quiesced = { 1, 2 };
+	struct proto_admin admin = { { f->admin_json, 0 } };
 	struct fake_reply r;
 	struct proto_writer *w = fake_reply_begin(f, &r);
 
@@ -346,6 +347,10 @@ static bool answer_well(struct fake *f)
 		break;
 	case PROTO_OP_QUIESCED:
 		proto_quiesced_rep_encode(w, &quiesced);
+		break;
+	case PROTO_OP_ADMIN:
+		admin.json.n = f->admin_json ? (uint32_t)strlen(f->admin_json) : 0;
+		proto_admin_encode(w, &admin);
 		break;
 	case PROTO_OP_PING:
 	case PROTO_OP_REPORT:

@@ -25,8 +25,9 @@ struct fake {
 	struct proto_id boot;
 	uint32_t max_frame, max_keys;
 	uint32_t n_slots, block_tokens, block_bytes;
-	bool split; /* every reply in single bytes */
-	bool ended; /* set by the test: what waits for it may return */
+	bool split;             /* every reply in single bytes */
+	bool ended;             /* set by the test: what waits for it may return */
+	const char *admin_json; /* the answer to every ADMIN */
 
 	/* the last frame received */
 	struct proto_header h;
