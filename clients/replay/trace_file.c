@@ -387,6 +387,22 @@ static int read_all(struct reader *in, FILE *file)
 	return r;
 }
 
+/* Too few ids cannot be refused (the rest of a prompt may have none), but mostly mean a wrong size. */
+static void warn_of_sparse_ids(const struct reader *in)
+{
+	const struct replay_trace *trace = in->trace;
+	size_t n = 0;
+
+	for (size_t i = 0; i < trace->n_requests; i++)
+		n += trace->requests[i].n_blocks + 1 <
+		     trace->requests[i].input_tokens / trace->block_tokens;
+	if (n > trace->n_requests / 2)
+		replay_say(
+			"%s: %zu of %zu prompts have fewer hash_ids than blocks of %u tokens; is "
+			"--block-tokens right?",
+			in->path, n, trace->n_requests, trace->block_tokens);
+}
+
 int replay_trace_load(const char *path, uint32_t block_tokens, size_t limit,
 		      struct replay_trace **ret_trace)
 {
@@ -411,6 +427,7 @@ int replay_trace_load(const char *path, uint32_t block_tokens, size_t limit,
 		replay_trace_free(in.trace);
 		return r;
 	}
+	warn_of_sparse_ids(&in);
 	*ret_trace = in.trace;
 	return 0;
 }
