@@ -270,6 +270,29 @@ START_TEST(island_start_that_is_a_member_is_a_duplicate)
 }
 END_TEST
 
+/* Before an island's first block is nowhere in particular: another block there does not hang below it. */
+START_TEST(commit_before_an_island_touches_nothing_of_it)
+{
+	struct bed_slots s = bed_reserve(&b, BED_OWNER, 1);
+	enum radix_commit_result result;
+	struct radix_pin pin = { 0 };
+	struct radix_place at;
+	uint32_t slot;
+	bool rooted;
+	int r;
+
+	bed_store_island(&b, "de");
+	ck_assert_int_eq(find('d', &at, &rooted), 0);
+	radix_pin_take(b.ix, &pin, &at);
+	r = bed_commit(&b, &pin, s.v[0], 'z', &slot, &result);
+	ck_assert(r == 0 || r == RADIX_E_CONFLICT);
+	bed_verify(&b);
+	ck_assert_uint_eq(match_found("dez", &rooted), 2);
+	ck_assert_uint_eq(bed_match(&b, "z"), 0);
+	radix_pin_drop(b.ix, &pin);
+}
+END_TEST
+
 START_TEST(islands_are_evicted_by_age_like_any_branch)
 {
 	bool rooted;
@@ -336,6 +359,7 @@ int main(void)
 	tcase_add_test(tc, recency_is_a_blocks_own_after_a_graft);
 	tcase_add_test(tc, commit_refuses_a_digest_with_another_parent);
 	tcase_add_test(tc, island_start_that_is_a_member_is_a_duplicate);
+	tcase_add_test(tc, commit_before_an_island_touches_nothing_of_it);
 	tcase_add_test(tc, islands_are_evicted_by_age_like_any_branch);
 	tcase_add_test(tc, islands_keep_their_root_until_they_go);
 	tcase_add_test(tc, dump_shows_islands);

@@ -113,7 +113,8 @@ static void commit(struct session *s, struct radix_pin *pin, uint32_t branch, ui
 		uint8_t key[KEY];
 
 		radix_reserve(s->ix, 1, 1, &runs, &granted);
-		ck_assert_uint_eq(granted, 1);
+		if (granted != 1)
+			ck_abort_msg("no slot for block %u of branch %u", i, branch);
 		key_of(key, branch, i);
 		block = (struct radix_block){ .key = key, .slot = run.start, .n_tokens = 8 };
 		before = stats(s);
@@ -122,7 +123,8 @@ static void commit(struct session *s, struct radix_pin *pin, uint32_t branch, ui
 			ck_assert_int_eq(radix_slot_state(s->ix, run.start), RADIX_SLOT_RESERVED);
 			ck_assert_uint_eq(pin->at.depth, depth);
 		}
-		ck_assert_int_eq(result, RADIX_COMMIT_STORED);
+		if (result != RADIX_COMMIT_STORED)
+			ck_abort_msg("block %u of branch %u: result %d", i, branch, (int)result);
 	}
 }
 

@@ -95,7 +95,8 @@ START_TEST(a_million_prompts_no_false_hit)
 		number_key(keys + KEY, second);
 		expect = first < FIRST ? 1 + (second < SECOND) : 0;
 		radix_match(w.ix, &from, keys, 2, NULL, &m);
-		ck_assert_uint_eq(m.n_blocks, expect);
+		if (m.n_blocks != expect) /* Check's own assertions write a file each time */
+			ck_abort_msg("prompt %u: %u blocks instead of %u", i, m.n_blocks, expect);
 	}
 	ck_assert_uint_gt(mismatches(&w), 0);
 	world_deinit(&w);
@@ -124,7 +125,8 @@ START_TEST(digests_no_false_find)
 			number %= 2 * FIRST;
 		number_key(key, number);
 		r = radix_find_digest(w.ix, w.root, key, &at, &rooted);
-		ck_assert_int_eq(r, number < FIRST ? 0 : RADIX_E_NOTFOUND);
+		if (r != (number < FIRST ? 0 : RADIX_E_NOTFOUND))
+			ck_abort_msg("digest %u of number %lu: %d", i, number, r);
 	}
 	ck_assert_uint_gt(mismatches(&w), 0);
 	world_deinit(&w);
