@@ -107,7 +107,7 @@ int pfx_lease_gone(struct pfx_client *c, int r)
 			"the lease ended with it");
 }
 
-/* ---- connecting -------------------------------------------------------------------------------- */
+/* ---- connecting ------------------------------------------------------------------------------ */
 
 static int take_hello(struct pfx_client *c, const struct pfx_frame *f)
 {
@@ -210,7 +210,7 @@ int pfx_ready(struct pfx_client *c, struct pfx_namespace *ns)
 	}
 }
 
-/* ---- the object -------------------------------------------------------------------------------- */
+/* ---- the object ------------------------------------------------------------------------------ */
 
 static const char *program_name(void)
 {
@@ -285,7 +285,7 @@ void pfx_close(pfx_client *c)
 	free(c);
 }
 
-/* ---- calls ------------------------------------------------------------------------------------- */
+/* ---- calls ----------------------------------------------------------------------------------- */
 
 int pfx_ping(pfx_client *c, uint32_t deadline_ms)
 {

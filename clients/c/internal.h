@@ -2,8 +2,8 @@
  * internal.h - what the files of libprefixd share.
  *
  * One client is one socket and everything that hangs on it.  A "life" is one successful HELLO: what
- * the daemon gave under it (leases, namespace ids, reuse counters) means nothing under the next one,
- * so each of those remembers its life and is refused locally when the life is over.
+ * the daemon gave under it (leases, namespace ids, reuse counters) means nothing under the next
+ * one, so each of those remembers its life and is refused locally when the life is over.
  *
  * Layers, each using only those above it:
  *     wire.c       bytes, frames, descriptors, deadlines; knows no operation
@@ -133,7 +133,7 @@ struct pfx_client {
 	char error[PFX_ERROR_LEN];
 };
 
-/* ---- wire.c: results are 0, PFX_DEADLINE, PFX_LOST, PFX_PROTOCOL, PFX_NO_MEMORY ---------------- */
+/* ---- wire.c: results are 0, PFX_DEADLINE, PFX_LOST, PFX_PROTOCOL, PFX_NO_MEMORY -------------- */
 
 uint64_t pfx_now_ns(void);
 void pfx_wire_init(struct pfx_wire *w);
@@ -150,7 +150,7 @@ int pfx_wire_receive(struct pfx_wire *w, uint64_t deadline_ns, struct pfx_frame 
 bool pfx_wire_take_fds(struct pfx_wire *w, uint32_t n, int ret_fds[PFX_MAX_FDS]);
 bool pfx_wire_hung_up(const struct pfx_wire *w);
 
-/* ---- lease.c ----------------------------------------------------------------------------------- */
+/* ---- lease.c --------------------------------------------------------------------------------- */
 
 int pfx_lease_add(struct pfx_client *c, struct pfx_namespace *ns, uint64_t wire, uint64_t n_keys,
 		  uint64_t *ret_handle);
@@ -167,7 +167,7 @@ int pfx_lease_use(struct pfx_client *c, const struct pfx_namespace *ns, uint64_t
  */
 void pfx_lease_failed(struct pfx_client *c, uint64_t handle, int r, bool changed);
 
-/* ---- client.c and request.c -------------------------------------------------------------------- */
+/* ---- client.c and request.c ------------------------------------------------------------------ */
 
 __attribute__((format(printf, 3, 4))) int pfx_fail(struct pfx_client *c, int status,
 						   const char *format, ...);
@@ -195,13 +195,13 @@ struct proto_id pfx_op_id(struct pfx_client *c);
 /* What is left of the call's time, for the daemon: a little less, so that its answer is in time. */
 uint32_t pfx_deadline_us(const struct pfx_client *c);
 
-/* ---- namespace.c ------------------------------------------------------------------------------- */
+/* ---- namespace.c ----------------------------------------------------------------------------- */
 
 /* Sends OPEN again when the namespace is of an earlier life.  Return: as pfx_request. */
 int pfx_namespace_ensure(struct pfx_client *c, struct pfx_namespace *ns);
 void pfx_namespace_deinit_all(struct pfx_client *c);
 
-/* ---- runs and versioned structs ---------------------------------------------------------------- */
+/* ---- runs and versioned structs -------------------------------------------------------------- */
 
 int pfx_runs_append(struct pfx_client *c, struct proto_span runs);
 bool pfx_runs_ok(const struct pfx_namespace *ns, struct proto_span runs, uint64_t n_blocks);

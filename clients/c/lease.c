@@ -2,8 +2,8 @@
  * lease.c - handles of leases.
  *
  * The caller holds handles {generation, place}, not the daemon's ids: when a connection ends every
- * entry is freed and its generation moves on, so a lease of an earlier life is unknown here, without
- * asking a daemon that could have given the same number to somebody else.
+ * entry is freed and its generation moves on, so a lease of an earlier life is unknown here; no
+ * daemon is asked, which could have given the same number to somebody else.
  *
  * Doubt.  If RESERVE, EXTEND or COMMIT lost its reply to a deadline, the daemon may have moved the
  * lease's cursor without us: a later COMMIT could then publish slots that nobody filled.  Such a

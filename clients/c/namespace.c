@@ -61,7 +61,7 @@ static int encode_open(struct pfx_client *c, const pfx_namespace_options *o,
 	return 0;
 }
 
-/* ---- pools ------------------------------------------------------------------------------------- */
+/* ---- pools ----------------------------------------------------------------------------------- */
 
 static bool long_enough(int fd, uint64_t len)
 {
@@ -138,7 +138,7 @@ static int pool_map(struct pfx_client *c, const struct proto_open_rep *rep, int 
 	return 0;
 }
 
-/* ---- OPEN -------------------------------------------------------------------------------------- */
+/* ---- OPEN ------------------------------------------------------------------------------------ */
 
 /* NULL, or what does not fit together. */
 static const char *bad_geometry(const struct pfx_namespace *ns, const struct proto_open_rep *rep)
@@ -286,7 +286,7 @@ int pfx_open(pfx_client *c, const pfx_namespace_options *options, pfx_namespace 
 	return 0;
 }
 
-/* ---- looking ----------------------------------------------------------------------------------- */
+/* ---- looking --------------------------------------------------------------------------------- */
 
 int pfx_namespace_get(const pfx_namespace *ns, pfx_namespace_info *ret_info)
 {

@@ -9,9 +9,13 @@
  *     pfx_release    I am done with all of it
  *
  * Every call blocks at most as long as its deadline says.  In doubt a worker computes: any status
- * but PFX_OK means "go on without", never "retry until it works".  After a restart of the daemon the
- * next call reconnects, says HELLO and reopens the namespaces by itself; leases of the old life are
- * gone and answer PFX_UNKNOWN_LEASE, mappings of the old pool stay readable until pfx_close.
+ * but PFX_OK means "go on without", never "retry until it works".  After a restart of the daemon
+ * the next call reconnects, says HELLO and reopens the namespaces by itself; leases of the old life
+ * are gone and answer PFX_UNKNOWN_LEASE, mappings of the old pool stay readable until pfx_close.
+ * While no daemon answers, calls return PFX_GONE at once but for an attempt every 200 ms at most.
+ *
+ * A lease whose pfx_extend, pfx_reserve or pfx_commit ended with PFX_DEADLINE may have changed
+ * without its holder's knowledge: it answers PFX_WRONG_STATE to all but pfx_release.
  *
  * Threads: one client object belongs to one thread at a time.  Fork: a child that touches a client
  * of its parent gets PFX_FORKED and closes nothing of the parent's.  No signals, no threads, no
@@ -83,7 +87,9 @@ typedef struct {
 /* Never returns without *ret_client set, except on PFX_NO_MEMORY/PFX_ARGUMENT: a client made while
  * the daemon is away returns PFX_GONE and connects when it is first used. */
 PFX_API int pfx_connect(const pfx_connect_options *options, pfx_client **ret_client);
-PFX_API void pfx_close(pfx_client *client); /* accepts NULL */
+/* Ends the session and the mappings; accepts NULL.  Leases that are still held keep their blocks
+ * from eviction until this process ends: release them before. */
+PFX_API void pfx_close(pfx_client *client);
 PFX_API int pfx_ping(pfx_client *client, uint32_t deadline_ms /* 0: the default */);
 /* 16 bytes that name the daemon's life; they change when it restarts. */
 PFX_API int pfx_boot_id(pfx_client *client, uint8_t ret_boot[16]);
@@ -141,7 +147,8 @@ typedef struct {
 PFX_API int pfx_namespace_get(const pfx_namespace *ns, pfx_namespace_info *ret_info);
 /* Address of a slot in this process' mapping; NULL when not mapped or out of range. */
 PFX_API void *pfx_slot(const pfx_namespace *ns, uint32_t slot);
-/* 1 when `slot` was reused after the answer that carried `reuse`: what was read is not to be used. */
+/* 1 when `slot` was reused after the answer that carried `reuse`, in the daemon's same life or by a
+ * restart, or when that cannot be told: what was read is not to be used.  Ask after reading. */
 PFX_API int pfx_slot_stale(const pfx_namespace *ns, uint32_t slot, uint64_t reuse);
 
 typedef struct {
@@ -233,7 +240,8 @@ enum {
 PFX_API int pfx_release(pfx_namespace *ns, uint64_t lease, uint32_t flags, uint32_t next_use_ms,
 			uint32_t deadline_ms, pfx_release_result *ret /* may be NULL */);
 
-/* Match without a lease and without recency: for routers.  bitmap (may be NULL): a bit per key. */
+/* Match without a lease and without recency: for routers.  bitmap (may be NULL): a bit per key.
+ * Without one, keys beyond one frame are not looked at. */
 PFX_API int pfx_probe(pfx_namespace *ns, const pfx_prompt *prompt, uint32_t *ret_device,
 		      uint8_t *ret_bitmap, size_t bitmap_len);
 

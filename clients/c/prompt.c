@@ -35,7 +35,7 @@ int pfx_runs_append(struct pfx_client *c, struct proto_span runs)
 	return 0;
 }
 
-/* Checks what a worker will index its mapping with.  Return: true when every slot is in the pool. */
+/* What a worker will index its mapping with.  Return: true when every slot is in the pool. */
 bool pfx_runs_ok(const struct pfx_namespace *ns, struct proto_span runs, uint64_t n_blocks)
 {
 	uint64_t n = 0;
@@ -89,7 +89,7 @@ static uint32_t keys_per_frame(const struct pfx_namespace *ns, const pfx_prompt 
 	return n < c->max_keys ? (uint32_t)n : c->max_keys;
 }
 
-/* ---- MATCH and EXTEND -------------------------------------------------------------------------- */
+/* ---- MATCH and EXTEND ------------------------------------------------------------------------ */
 
 /* A call in progress: what was sent, and what the replies so far add up to. */
 struct walk {
@@ -318,7 +318,7 @@ int pfx_extend(pfx_namespace *ns, uint64_t lease, const pfx_prompt *more, pfx_ma
 	return 0;
 }
 
-/* ---- PROBE and EXPLAIN ------------------------------------------------------------------------- */
+/* ---- PROBE and EXPLAIN ----------------------------------------------------------------------- */
 
 static int probe_part(struct pfx_namespace *ns, const pfx_prompt *p, struct proto_span keys,
 		      bool bitmap, struct proto_probe_rep *ret_rep)
@@ -346,7 +346,7 @@ static int probe_part(struct pfx_namespace *ns, const pfx_prompt *p, struct prot
 	return 0;
 }
 
-/* All parts: only a bitmap can be asked for in parts, since its bits do not depend on each other. */
+/* All parts: only a bitmap can be had in parts, since its bits do not depend on each other. */
 static int probe_parts(struct pfx_namespace *ns, const pfx_prompt *p, uint32_t *ret_device,
 		       uint8_t *bitmap)
 {

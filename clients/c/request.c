@@ -141,7 +141,7 @@ void pfx_orphans_flush(struct pfx_client *c)
 	r = append_orphans(c);
 	if (r == 0)
 		r = pfx_wire_flush(&c->wire, 0);
-	/* What did not go now goes with the next request; a connection that broke is noticed there. */
+	/* What did not go now goes with the next request; it also notices a broken connection. */
 	(void)r;
 }
 

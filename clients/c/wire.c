@@ -1,10 +1,10 @@
 /*
  * wire.c - bytes between a client and the daemon, with a deadline on everything.
  *
- * What it guarantees.  No call blocks past its deadline (CLOCK_MONOTONIC).  A deadline loses nothing:
- * a frame that went out in part goes on at the next call, a reply that came in part is completed
- * there.  Received descriptors are close-on-exec and are closed if nobody claims them.  Memory grows
- * with what has really arrived, never with what a length field claims.
+ * What it guarantees.  No call blocks past its deadline (CLOCK_MONOTONIC).  A deadline loses no
+ * byte: a frame that went out in part goes on at the next call, a reply that came in part is
+ * completed there.  Received descriptors are close-on-exec and are closed if nobody claims them.
+ * Memory grows with what has really arrived, never with what a length field claims.
  *
  * What it relies on.  A stream socket of the unix family.  Nothing here knows an operation.
  */

@@ -54,7 +54,7 @@ int pfx_reserve(pfx_namespace *ns, uint64_t lease, uint32_t n, uint32_t deadline
 	return 0;
 }
 
-/* ---- COMMIT ------------------------------------------------------------------------------------ */
+/* ---- COMMIT ---------------------------------------------------------------------------------- */
 
 /* One frame's worth.  Return: as pfx_request. */
 static int commit_part(struct pfx_namespace *ns, uint64_t wire, uint32_t n,
@@ -130,7 +130,7 @@ int pfx_commit(pfx_namespace *ns, uint64_t lease, uint32_t n, const void *checks
 	return 0;
 }
 
-/* ---- RELEASE, REPORT --------------------------------------------------------------------------- */
+/* ---- RELEASE, REPORT ------------------------------------------------------------------------- */
 
 int pfx_release(pfx_namespace *ns, uint64_t lease, uint32_t flags, uint32_t next_use_ms,
 		uint32_t deadline_ms, pfx_release_result *ret)
@@ -154,7 +154,7 @@ int pfx_release(pfx_namespace *ns, uint64_t lease, uint32_t flags, uint32_t next
 	req = (struct proto_release_req){ pfx_op_id(c), l->wire, flags, next_use_ms };
 	r = pfx_request(c, PROTO_OP_RELEASE, &req, &f);
 	l = pfx_lease_find(c, lease);
-	/* Gone with an answer, and also without one: the request is on its way and will be obeyed. */
+	/* Gone with an answer, and also without one: the request is on its way, to be obeyed. */
 	if (l && (r == 0 || r == PFX_UNKNOWN_LEASE || r == PFX_REVOKED || c->in_doubt))
 		pfx_lease_remove(c, l);
 	if (r)

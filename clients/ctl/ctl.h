@@ -75,7 +75,7 @@ struct ctl {
 	pfx_client *client;
 };
 
-/* ---- request.c --------------------------------------------------------------------------------- */
+/* ---- request.c ------------------------------------------------------------------------------- */
 
 /* The request of a command; NULL with a message on stderr. */
 json_t *ctl_request_new(const struct ctl *ctl);
@@ -83,7 +83,7 @@ json_t *ctl_request_new(const struct ctl *ctl);
 bool ctl_parse_u64(const char *text, uint64_t max, uint64_t *ret_n);
 bool ctl_parse_seconds(const char *text, double *ret_s);
 
-/* ---- table.c ----------------------------------------------------------------------------------- */
+/* ---- table.c --------------------------------------------------------------------------------- */
 
 #define CTL_COLUMNS 80
 
@@ -122,7 +122,7 @@ void ctl_print_members(const char *label, const json_t *object);
 /* A label of fixed width, then text. */
 void ctl_line(const char *label, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* ---- show.c, lists.c --------------------------------------------------------------------------- */
+/* ---- show.c, lists.c ------------------------------------------------------------------------- */
 
 enum ctl_exit ctl_show_ping(const struct ctl *ctl, const json_t *reply);
 enum ctl_exit ctl_show_status(const struct ctl *ctl, const json_t *reply);

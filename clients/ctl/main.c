@@ -63,7 +63,7 @@ static const struct ctl_command *find_command(const char *name)
 	return NULL;
 }
 
-/* ---- help -------------------------------------------------------------------------------------- */
+/* ---- help ------------------------------------------------------------------------------------ */
 
 static void print_options(FILE *out, uint32_t set)
 {
@@ -95,11 +95,12 @@ static void print_help(FILE *out, const struct ctl_command *c)
 	fputs("\n", out);
 	print_options(out, GENERAL);
 	fputs("\nThe socket is --admin-socket, else $PREFIXD_ADMIN_SOCKET, else\n" DEFAULT_SOCKET
-	      ".\nExit: 0 well, 1 refused, 2 wrong command line, 3 no daemon answers, 4 findings.\n",
+	      ".\nExit: 0 well, 1 refused, 2 wrong command line, 3 no daemon answers, "
+	      "4 findings.\n",
 	      out);
 }
 
-/* ---- arguments --------------------------------------------------------------------------------- */
+/* ---- arguments ------------------------------------------------------------------------------- */
 
 static int find_option(const char *arg, const char **ret_value)
 {
@@ -180,7 +181,7 @@ static bool parse(struct ctl *ctl, int argc, char **argv)
 	return true;
 }
 
-/* ---- the exchange ------------------------------------------------------------------------------ */
+/* ---- the exchange ---------------------------------------------------------------------------- */
 
 static enum ctl_exit failed(const struct ctl *ctl, int status)
 {

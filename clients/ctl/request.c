@@ -100,7 +100,7 @@ static bool set_namespace(json_t *request, const char *text)
 	return set_string(request, "model", text);
 }
 
-/* ---- keys -------------------------------------------------------------------------------------- */
+/* ---- keys ------------------------------------------------------------------------------------ */
 
 /* The text of a file, terminated; "-" is stdin.  NULL with a message. */
 static char *read_file(const char *path)
@@ -191,7 +191,7 @@ static bool set_keys(json_t *request, const struct ctl *ctl)
 	return ok;
 }
 
-/* ---- the request ------------------------------------------------------------------------------- */
+/* ---- the request ----------------------------------------------------------------------------- */
 
 static bool fill_explain(json_t *request, const struct ctl *ctl)
 {

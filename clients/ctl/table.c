@@ -1,9 +1,9 @@
 /*
  * table.c - numbers and tables for people.
  *
- * What it guarantees.  No line of a table is longer than 80 columns while its columns set right fit;
- * text is cut, numbers never.  Output is plain: no colours, no control characters, so that it reads
- * the same on a terminal, in a pipe and in a ticket.
+ * What it guarantees.  No line of a table is longer than 80 columns while its columns set right
+ * fit; text is cut, numbers never.  Output is plain: no colours, no control characters, so that it
+ * reads the same on a terminal, in a pipe and in a ticket.
  */
 #include "clients/ctl/ctl.h"
 
@@ -110,7 +110,7 @@ const char *ctl_clean(const char *text)
 	return s;
 }
 
-/* ---- members of replies ------------------------------------------------------------------------ */
+/* ---- members of replies ---------------------------------------------------------------------- */
 
 uint64_t ctl_u64(const json_t *object, const char *name)
 {
@@ -138,7 +138,7 @@ bool ctl_bool(const json_t *object, const char *name)
 	return json_is_true(json_object_get(object, name));
 }
 
-/* ---- tables ------------------------------------------------------------------------------------ */
+/* ---- tables ---------------------------------------------------------------------------------- */
 
 void ctl_table_init(struct ctl_table *t, const char *const titles[], uint32_t n)
 {

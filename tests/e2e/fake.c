@@ -196,7 +196,7 @@ bool fake_reply_send(struct fake *f, struct fake_reply *r)
 	return fake_reply_end(f, r) && fake_send(f, r->bytes, r->w.len, NULL, 0);
 }
 
-/* ---- exchanges --------------------------------------------------------------------------------- */
+/* ---- exchanges ------------------------------------------------------------------------------- */
 
 bool fake_hello(struct fake *f)
 {

@@ -34,13 +34,13 @@ const char *e2e_daemon_binary(void);
 int e2e_daemon_init(struct e2e_daemon *d);
 /*
  * Starts it and waits until it accepts a worker, 20 seconds at most.  `args` end with NULL and come
- * behind --socket, --admin-socket and --device host.  Return: 0; -ENOENT: no binary; -ETIMEDOUT; the
- * exit status of a daemon that refused to start, positive.
+ * behind --socket, --admin-socket and --device host.  Return: 0; -ENOENT: no binary; -ETIMEDOUT;
+ * the exit status of a daemon that refused to start, positive.
  */
 int e2e_daemon_start(struct e2e_daemon *d, const char *const args[]);
 /* The same without waiting. */
 int e2e_daemon_spawn(struct e2e_daemon *d, const char *const args[]);
-/* Sends a signal and waits for the end.  Return: as waitpid's status; -1: it did not end in time. */
+/* Sends a signal, waits for the end.  Return: as waitpid's status; -1: it did not end in time. */
 int e2e_daemon_stop(struct e2e_daemon *d, int signal);
 /* SIGKILL if it runs, and the directory goes. */
 void e2e_daemon_free(struct e2e_daemon *d);

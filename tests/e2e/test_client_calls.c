@@ -1,7 +1,7 @@
 /*
  * test_client_calls.c - libprefixd: what each call sends, takes and refuses.
  *
- * The daemon's side is scripted (fake.h), so that limits can be tiny and replies wrong in one place.
+ * The daemon's side is scripted (fake.h): limits can be tiny, and replies wrong in one place.
  */
 #include "tests/e2e/fake.h"
 #include "tests/e2e/harness.h"
@@ -54,7 +54,7 @@ static void serve_all(struct fake *f)
 		fake_serve_well(f);
 }
 
-/* ---- prompts longer than a frame --------------------------------------------------------------- */
+/* ---- prompts longer than a frame ------------------------------------------------------------- */
 
 static bool received_part(struct fake *f, int op, uint32_t n_keys, uint32_t n_tail,
 			  uint32_t first_token)
@@ -186,7 +186,7 @@ START_TEST(part_fails)
 }
 END_TEST
 
-/* ---- replies that come late -------------------------------------------------------------------- */
+/* ---- replies that come late ------------------------------------------------------------------ */
 
 static void serve_late_match(struct fake *f)
 {
@@ -258,7 +258,7 @@ START_TEST(doubtful_lease)
 }
 END_TEST
 
-/* ---- errors and wrong replies ------------------------------------------------------------------ */
+/* ---- errors and wrong replies ---------------------------------------------------------------- */
 
 static void serve_errors(struct fake *f)
 {
@@ -391,7 +391,7 @@ START_TEST(bad_open)
 }
 END_TEST
 
-/* ---- mappings ---------------------------------------------------------------------------------- */
+/* ---- mappings -------------------------------------------------------------------------------- */
 
 START_TEST(mappings)
 {
@@ -441,7 +441,7 @@ START_TEST(stale_slots)
 }
 END_TEST
 
-/* ---- arguments --------------------------------------------------------------------------------- */
+/* ---- arguments ------------------------------------------------------------------------------- */
 
 START_TEST(arguments)
 {

@@ -106,7 +106,7 @@ static void teardown(void)
 	e2e_daemon_free(&daemon_);
 }
 
-/* ---- prefixctl --------------------------------------------------------------------------------- */
+/* ---- prefixctl ------------------------------------------------------------------------------- */
 
 START_TEST(commands)
 {
@@ -256,9 +256,9 @@ START_TEST(findings)
 }
 END_TEST
 
-/* ---- T57: the admin socket is its owner's, and shows no secret --------------------------------- */
+/* ---- T57: the admin socket is its owner's, and shows no secret ------------------------------- */
 
-/* errno of connecting as uid and gid `id`, 0 for success; -1: this process may not change its uid. */
+/* errno of connecting as uid and gid `id`, 0 for success; -1: this process may not change uid. */
 static int connect_as(const char *path, unsigned id)
 {
 	struct sockaddr_un sa = { .sun_family = AF_UNIX };

@@ -121,7 +121,7 @@ START_TEST(round_trip)
 }
 END_TEST
 
-/* ---- T21: a restart that nobody saw ------------------------------------------------------------ */
+/* ---- T21: a restart that nobody saw ---------------------------------------------------------- */
 
 START_TEST(restart_unseen)
 {
@@ -205,7 +205,7 @@ START_TEST(away_and_back)
 }
 END_TEST
 
-/* ---- killed under load ------------------------------------------------------------------------- */
+/* ---- killed under load ----------------------------------------------------------------------- */
 
 #define LIVES 8
 
@@ -273,7 +273,7 @@ START_TEST(killed_under_load)
 }
 END_TEST
 
-/* ---- fork -------------------------------------------------------------------------------------- */
+/* ---- fork ------------------------------------------------------------------------------------ */
 
 /* A child that lives on with the socket open keeps nothing of its dead parent's alive. */
 START_TEST(child_outlives_parent)
