@@ -387,7 +387,7 @@ static int read_all(struct reader *in, FILE *file)
 	return r;
 }
 
-/* Too few ids cannot be refused (the rest of a prompt may have none), but mostly mean a wrong size. */
+/* Too few ids are legal (the rest of a prompt may have none), but mostly mean a wrong size. */
 static void warn_of_sparse_ids(const struct reader *in)
 {
 	const struct replay_trace *trace = in->trace;
