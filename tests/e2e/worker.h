@@ -1,0 +1,48 @@
+/*
+ * worker.h - a small honest worker for end-to-end tests: it computes blocks whose bytes are a
+ * function of the namespace's secret and the path, and compares every byte that it is lent.
+ */
+#pragma once
+
+#include "tests/e2e/harness.h"
+
+#include <stdint.h>
+
+enum {
+	WORKER_BLOCK_TOKENS = 16,
+	WORKER_BLOCK_BYTES = 512,
+	WORKER_MAX_BLOCKS = 32
+};
+
+struct worker {
+	pfx_client *client;
+	pfx_namespace *ns;
+	uint64_t rng;
+	uint32_t tokens[WORKER_MAX_BLOCKS * WORKER_BLOCK_TOKENS];
+	uint32_t n_blocks;
+	uint64_t lease;
+	uint32_t n_hit;
+	uint32_t slots[WORKER_MAX_BLOCKS]; /* reserved ones, in path order */
+	uint32_t n_reserved, n_committed;
+	uint64_t left[8]; /* leases that were left lying, to be given back later */
+	uint32_t n_left;
+	/* over its life */
+	uint64_t requests, blocks_verified, blocks_stored, corrupt, errors, busy;
+};
+
+/* Connects to a daemon and opens the namespace that all workers share. */
+void worker_start(struct worker *w, const char *socket, uint64_t seed);
+void worker_stop(struct worker *w); /* gives back what lies about */
+
+/* A prompt of n_blocks whose leading part is one of 16 stems; `variant` picks the rest. */
+void worker_prompt(struct worker *w, uint32_t n_blocks, uint32_t stem, uint64_t variant);
+
+/* The steps of one request; each returns the library's status. */
+int worker_match(struct worker *w);   /* and compares every block that was lent */
+int worker_reserve(struct worker *w); /* all that is missing */
+void worker_write(struct worker *w, uint32_t from, uint32_t n);
+int worker_commit(struct worker *w, uint32_t n);
+int worker_release(struct worker *w);
+
+/* One whole request with a random shape; counts what goes wrong.  Some leases lie about for a while. */
+void worker_request(struct worker *w);
