@@ -51,9 +51,8 @@ static inline struct proto_span get_span(struct proto_reader *r, const char *fie
 	uint32_t n = 0;
 
 	get(r, field, &n, len_width);
-	if (radix_unlikely(
-		    n >
-		    max)) { /* the limit first: a length over it is wrong however long the body */
+	/* The limit first: a length over it is wrong however long the body. */
+	if (radix_unlikely(n > max)) {
 		if (!r->bad_field)
 			r->bad_field = field;
 		return s;
@@ -214,7 +213,7 @@ static inline void check_bits(struct proto_reader *r, enum proto_body_id id, con
 		CHECK(hello_req, flags, PROTO_HELLO_ALL)
 		CHECK(open_req, flags, PROTO_OPEN_ALL)
 		CHECK(match_req, flags, PROTO_MATCH_ALL)
-		CHECK(extend_req, flags, PROTO_MATCH_ALL)
+		CHECK(extend_req, flags, PROTO_EXTEND_ALL)
 		CHECK(release_req, flags, PROTO_RELEASE_ALL)
 		CHECK(probe_req, flags, PROTO_PROBE_ALL)
 	default:

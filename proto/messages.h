@@ -151,7 +151,7 @@ struct proto_span {
 	STR(text, 512) /* what is wrong and what would be right */ \
 	U32(retry_after_us)
 
-/* HELLO.  self_test: proto_self_test(version_min), see codec.h. */
+/* HELLO.  self_test: that of version 1, HELLO's own; see codec.h. */
 enum {
 	PROTO_HELLO_COPIES = 1, /* this worker copies blocks out before it computes: revocable */
 	PROTO_HELLO_ALL = 1
@@ -234,7 +234,8 @@ enum {
 	PROTO_MATCH_PROMOTE = 1, /* bring host and redis blocks up */
 	PROTO_MATCH_ISLAND = 2,  /* digest mode: keys[0] may lie anywhere; find it by its digest */
 	PROTO_MATCH_NO_TAIL = 4, /* do not look for a partial block */
-	PROTO_MATCH_ALL = 7
+	PROTO_MATCH_ALL = 7,
+	PROTO_EXTEND_ALL = 5 /* where a lease begins is settled by MATCH */
 };
 
 #define PROTO_MATCH_REQ_FIELDS(U8, U16, U32, U64, ID, STR, BLOB, RUNS)                         \

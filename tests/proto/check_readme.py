@@ -162,6 +162,8 @@ def defined_bits(readme):
     for section in re.findall(r"^### `\w+_req`.*?(?=^#|\Z)", readme, re.M | re.S):
         name = re.match(r"### `(\w+)`", section).group(1)
         for field, text in re.findall(r"^\| `(flags|has)` \| \w+ \| (.*) \|$", section, re.M):
+            if text == "as in MATCH":
+                bits[name, field] = bits["match_req", field]
             numbers = [int(n) for n in re.findall(r"\b(\d+) [A-Z_]+\b", text)]
             if numbers:
                 bits[name, field] = sum(numbers)
@@ -207,6 +209,10 @@ def main(directory):
         check_frame(p, bodies, ops)
         n_frames += 1
     bits = defined_bits(readme)
+    assert len(bits) == 9
+    for (body, field), defined in bits.items():
+        name = "HAS" if field == "has" else body.removesuffix("_req").upper()
+        assert int(re.search(rf"PROTO_{name}_ALL = (\d+)", header).group(1)) == defined, (body, field)
     for p in paragraphs(directory + "/vectors/bad.txt"):
         try:
             refuse(bytes.fromhex(p["hex"]), bodies, ops, bits)

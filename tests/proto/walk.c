@@ -102,7 +102,7 @@ static uint64_t defined_bits(const char *body, const char *field)
 		{ "match_req", "has", 7 },    { "probe_req", "has", 7 },
 		{ "explain_req", "has", 7 },  { "hello_req", "flags", 1 },
 		{ "open_req", "flags", 3 },   { "match_req", "flags", 7 },
-		{ "extend_req", "flags", 7 }, { "release_req", "flags", 3 },
+		{ "extend_req", "flags", 5 }, { "release_req", "flags", 3 },
 		{ "probe_req", "flags", 1 },
 	};
 
@@ -218,7 +218,8 @@ int walk_field_to_text(const struct proto_field *f, const struct walk_msg *msg, 
 		return hex_text(s.p, s.n, out, out_len);
 	if (s.n >= out_len)
 		return -1;
-	memcpy(out, s.p, s.n);
+	if (s.n)
+		memcpy(out, s.p, s.n);
 	out[s.n] = 0;
 	return (int)s.n;
 }
