@@ -653,7 +653,7 @@ END_TEST
 static Suite *contract(void)
 {
 	Suite *s = suite_create("contract");
-	TCase *t = tcase_create("all");
+	TCase *t = new_case();
 
 	tcase_add_checked_fixture(t, setup, teardown);
 	tcase_add_loop_test(t, geometry, 0, 7);

@@ -370,7 +370,7 @@ START_TEST(window_elsewhere)
 	struct gpu *g[17];
 
 	for (size_t i = 0; i < radix_array_size(g); i++)
-		ck_assert_int_eq(gpu_sim_open(&healthy, GPU_SIM_WINDOW, &g[i]), 0);
+		ck_assert_int_eq(gpu_sim_open(&healthy, 1 << 20, &g[i]), 0);
 	for (size_t i = 0; i < radix_array_size(g); i++) {
 		struct gpu_pool *pool = new_pool(g[i], 1, 64);
 		uint64_t at = g[i]->ops->slot_addr(pool, 0);
@@ -388,7 +388,7 @@ END_TEST
 static Suite *faults(void)
 {
 	Suite *s = suite_create("faults");
-	TCase *t = tcase_create("all");
+	TCase *t = new_case();
 
 	tcase_add_loop_test(t, shm_fails_at_every_call, 0,
 			    (int)(radix_array_size(shapes) * radix_array_size(errors)));

@@ -561,7 +561,7 @@ END_TEST
 static Suite *sim(void)
 {
 	Suite *s = suite_create("sim");
-	TCase *t = tcase_create("all");
+	TCase *t = new_case();
 
 	tcase_add_test(t, data_moves_when_due_and_not_before);
 	tcase_add_test(t, copies_queue_behind_each_other);

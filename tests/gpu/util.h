@@ -139,6 +139,15 @@ static inline bool may_die(void)
 	return !fork_mode || strcmp(fork_mode, "no") != 0;
 }
 
+/* A minute, not Check's four seconds: a busy machine and a sanitizer make anything slow. */
+static inline TCase *new_case(void)
+{
+	TCase *t = tcase_create("all");
+
+	tcase_set_timeout(t, 60);
+	return t;
+}
+
 static inline int run_suite(Suite *s)
 {
 	SRunner *sr = srunner_create(s);
