@@ -14,7 +14,7 @@
 
 #define JSON_DEPTH_FLAGS JSON_REJECT_DUPLICATES
 
-/* ---- small operations -------------------------------------------------------------------------- */
+/* ---- small operations ------------------------------------------------------------------------ */
 
 static void admin_ping(struct prefixd_server *s, const json_t *args, struct prefixd_admin_reply *r)
 {
@@ -147,7 +147,7 @@ static void admin_drain(struct prefixd_server *s, const json_t *args, struct pre
 	prefixd_admin_put_bool(r, r->root, "draining", true);
 }
 
-/* ---- dispatch ---------------------------------------------------------------------------------- */
+/* ---- dispatch -------------------------------------------------------------------------------- */
 
 static const struct {
 	const char *name;
@@ -206,7 +206,7 @@ static void admin_run(struct prefixd_server *s, const json_t *args, struct prefi
 	prefixd_admin_refuse(r, "op", "there is no such operation; known:%s", known);
 }
 
-/* ---- frames ------------------------------------------------------------------------------------ */
+/* ---- frames ---------------------------------------------------------------------------------- */
 
 static void frame_reply(struct prefixd_client *c, const struct proto_header *request,
 			enum proto_status status, const void *json, size_t len)

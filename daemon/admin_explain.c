@@ -22,7 +22,7 @@ struct question {
 	uint64_t n_tokens;
 };
 
-/* ---- arguments --------------------------------------------------------------------------------- */
+/* ---- arguments ------------------------------------------------------------------------------- */
 
 /* Return: bytes, or -1 when the text is not hex of at most `max` bytes. */
 static int hex_parse(const char *text, uint8_t *out, size_t max)
@@ -160,7 +160,7 @@ static bool question_read(struct prefixd_server *s, const json_t *args, struct q
 	return by_tokens ? tokens_read(tokens, q, r) : digests_read(digests, q, r);
 }
 
-/* ---- frames ------------------------------------------------------------------------------------ */
+/* ---- frames ---------------------------------------------------------------------------------- */
 
 /* One request of the internal session; what the engine answers is in s->capture. */
 static void ask(struct prefixd_client *c, uint16_t op, const uint8_t *body, size_t len)

@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* ---- replies ----------------------------------------------------------------------------------- */
+/* ---- replies --------------------------------------------------------------------------------- */
 
 void prefixd_admin_put(struct prefixd_admin_reply *r, json_t *obj, const char *name, json_t *stolen)
 {
@@ -100,7 +100,7 @@ void prefixd_admin_refuse(struct prefixd_admin_reply *r, const char *field, cons
 	snprintf(r->field, sizeof(r->field), "%s", field ? field : "");
 }
 
-/* ---- arguments --------------------------------------------------------------------------------- */
+/* ---- arguments ------------------------------------------------------------------------------- */
 
 bool prefixd_admin_arg_u64(const json_t *args, const char *name, uint64_t max, uint64_t *ret,
 			   struct prefixd_admin_reply *r)

@@ -12,7 +12,7 @@
 #define TREE_LINES_MAX     100000u
 #define PINS_DEFAULT       1000u
 
-/* ---- tree -------------------------------------------------------------------------------------- */
+/* ---- tree ------------------------------------------------------------------------------------ */
 
 struct tree_lines {
 	struct prefixd_admin_reply *r;
@@ -70,7 +70,7 @@ void prefixd_admin_tree(struct prefixd_server *s, const json_t *args, struct pre
 	prefixd_admin_put_bool(r, r->root, "truncated", t.truncated);
 }
 
-/* ---- pins -------------------------------------------------------------------------------------- */
+/* ---- pins ------------------------------------------------------------------------------------ */
 
 static int older_first(const void *a, const void *b)
 {
@@ -148,7 +148,7 @@ void prefixd_admin_pins(struct prefixd_server *s, const json_t *args, struct pre
 	free(v);
 }
 
-/* ---- audit ------------------------------------------------------------------------------------- */
+/* ---- audit ----------------------------------------------------------------------------------- */
 
 static void finding_add(struct prefixd_admin_reply *r, json_t *list, int number, const char *text)
 {

@@ -24,7 +24,7 @@ struct prefixd_client *prefixd_client_find(struct prefixd_server *s, uint32_t se
 	return session < s->n_clients ? s->clients[session] : NULL;
 }
 
-/* ---- life -------------------------------------------------------------------------------------- */
+/* ---- life ------------------------------------------------------------------------------------ */
 
 static void client_free(struct prefixd_client *c)
 {
@@ -126,7 +126,7 @@ static void client_tell_gone(struct prefixd_client *c)
 	client_tell(c, PREFIXD_EVENT_PROCESS_GONE);
 }
 
-/* ---- callbacks --------------------------------------------------------------------------------- */
+/* ---- callbacks ------------------------------------------------------------------------------- */
 
 static void client_on_frame(struct prefixd_conn *conn, const struct proto_header *header,
 			    const void *body)
@@ -208,7 +208,7 @@ static const struct prefixd_conn_ops client_ops = {
 	.spoke = client_on_spoke,
 };
 
-/* ---- beginning --------------------------------------------------------------------------------- */
+/* ---- beginning ------------------------------------------------------------------------------- */
 
 /* Timers and the process watch.  Return: 0, -ENOMEM. */
 static int client_watch(struct prefixd_client *c)
@@ -278,7 +278,7 @@ void prefixd_client_accept_admin(void *server, int fd)
 	prefixd_server_settle(server);
 }
 
-/* ---- the shell's own session ------------------------------------------------------------------- */
+/* ---- the shell's own session ----------------------------------------------------------------- */
 
 struct prefixd_client *prefixd_client_internal(struct prefixd_server *s)
 {

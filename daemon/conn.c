@@ -18,7 +18,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-/* ---- input buffer ------------------------------------------------------------------------------ */
+/* ---- input buffer ---------------------------------------------------------------------------- */
 
 #define IN_SMALL_TURNS 64
 
@@ -61,7 +61,7 @@ static int in_room(struct prefixd_conn *c, size_t need)
 	return 0;
 }
 
-/* ---- interest ---------------------------------------------------------------------------------- */
+/* ---- interest -------------------------------------------------------------------------------- */
 
 static void conn_schedule(struct prefixd_conns *set)
 {
@@ -120,7 +120,7 @@ void prefixd_conn_close(struct prefixd_conn *c, const char *why)
 		prefixd_conn_drop(c, why);
 }
 
-/* ---- frames ------------------------------------------------------------------------------------ */
+/* ---- frames ---------------------------------------------------------------------------------- */
 
 /*
  * Hands over up to `budget` whole frames.  Afterwards c->more says whether another one waits, and
@@ -240,7 +240,7 @@ void prefixd_conn_drain(struct prefixd_conn *c, size_t max)
 	}
 }
 
-/* ---- output ------------------------------------------------------------------------------------ */
+/* ---- output ---------------------------------------------------------------------------------- */
 
 size_t prefixd_conn_unsent(const struct prefixd_conn *c)
 {
@@ -419,7 +419,7 @@ static void conn_on_linger(evutil_socket_t fd, short what, void *ctx)
 	prefixd_conns_turn(c->set);
 }
 
-/* ---- turns ------------------------------------------------------------------------------------- */
+/* ---- turns ----------------------------------------------------------------------------------- */
 
 /* Each list is emptied once: what is added meanwhile has its time in the same order next turn. */
 void prefixd_conns_turn(struct prefixd_conns *set)

@@ -1,12 +1,12 @@
 /*
  * conn.h - one connected socket: frames in, bytes and descriptors out.
  *
- * What it guarantees.  Frames are handed over whole, in order and in place (no copy).  A client gets
- * at most PREFIXD_CONN_BUDGET frames per turn and then waits for the others.  Replies made in a turn
- * leave with one write.  A peer whose unread replies exceed the soft limit is not read from until it
- * has caught up; beyond the hard limit it is dropped.  A broken pipe ends that connection only.
- * Descriptors are sent, never received: reads offer no control buffer, so the kernel closes what a
- * peer tries to pass.
+ * What it guarantees.  Frames are handed over whole, in order and in place (no copy).  A client
+ * gets at most PREFIXD_CONN_BUDGET frames per turn and then waits for the others.  Replies made in
+ * a turn leave with one write.  A peer whose unread replies exceed the soft limit is not read from
+ * until it has caught up; beyond the hard limit it is dropped.  A broken pipe ends that connection
+ * only.  Descriptors are sent, never received: reads offer no control buffer, so the kernel closes
+ * what a peer tries to pass.
  *
  * What it relies on.  One thread, one event base.  Callbacks never free the connection they run on;
  * `ended` says when it may go, and comes from prefixd_conns_turn() alone.  Whoever sends, closes or

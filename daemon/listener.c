@@ -18,7 +18,7 @@
 #define ACCEPTS_PER_EVENT 16
 #define PAUSE_MS          100
 
-/* ---- accepting --------------------------------------------------------------------------------- */
+/* ---- accepting ------------------------------------------------------------------------------- */
 
 /* No descriptor left: give up the reserve for a moment, so that the peer is told by the close. */
 static void listener_refuse(struct prefixd_listener *l)
@@ -64,7 +64,7 @@ static void listener_on_accept(evutil_socket_t fd, short what, void *ctx)
 	}
 }
 
-/* ---- opening ----------------------------------------------------------------------------------- */
+/* ---- opening --------------------------------------------------------------------------------- */
 
 /* A directory in which others may rename things lets them take the socket's place. */
 static int parent_check(const char *path, char *why, size_t why_len)

@@ -6,8 +6,8 @@
  * the moment it exists.  Running out of descriptors makes it close the newest peer and pause, never
  * spin.
  *
- * What it relies on.  Nobody removes PATH.lock while a daemon runs; it stays behind on purpose, since
- * removing it would let two daemons lock two files of that name.
+ * What it relies on.  Nobody removes PATH.lock while a daemon runs; it stays behind on purpose,
+ * since removing it would let two daemons lock two files of that name.
  */
 #pragma once
 

@@ -140,7 +140,7 @@ static int option_set(struct prefixd_options *o, const struct prefixd_option *op
 	return value_store(o, id, text, source, where);
 }
 
-/* ---- flags ------------------------------------------------------------------------------------- */
+/* ---- flags ----------------------------------------------------------------------------------- */
 
 static const struct {
 	const char *flag, *letter;
@@ -222,7 +222,7 @@ static int flags_read(struct prefixd_options *o, int argc, char *const *argv, ch
 	return 0;
 }
 
-/* ---- environment ------------------------------------------------------------------------------- */
+/* ---- environment ----------------------------------------------------------------------------- */
 
 #define ENV_PREFIX "PREFIXD_"
 
@@ -287,7 +287,7 @@ static int env_read(struct prefixd_options *o, char *const *envp, char *why, siz
 	return 0;
 }
 
-/* ---- file -------------------------------------------------------------------------------------- */
+/* ---- file ------------------------------------------------------------------------------------ */
 
 struct file_reader {
 	struct prefixd_options *o;
@@ -404,7 +404,7 @@ static int file_read(struct prefixd_options *o, const char *path, char *why, siz
 	return 0;
 }
 
-/* ---- all together ------------------------------------------------------------------------------ */
+/* ---- all together ---------------------------------------------------------------------------- */
 
 /* Replaces a default of "auto" that is a path by the path. */
 static int auto_paths(struct prefixd_options *o, char *const *envp)

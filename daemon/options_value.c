@@ -259,7 +259,7 @@ int prefixd_value_parse(const struct prefixd_option *opt, const char *text,
 	radix_assert(false);
 }
 
-/* ---- did you mean ------------------------------------------------------------------------------ */
+/* ---- did you mean ---------------------------------------------------------------------------- */
 
 #define WORD_MAX 40
 

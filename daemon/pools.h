@@ -31,7 +31,7 @@ radix_nodiscard int prefixd_pools_init(struct prefixd_pools *p, const char *devi
 				       size_t why_len);
 void prefixd_pools_deinit(struct prefixd_pools *p); /* idempotent, accepts a zeroed one */
 
-/* Answers POOL_CREATE: fills `ret_event` with POOL_READY or POOL_FAILED (whose text lies in why). */
+/* Answers POOL_CREATE: fills `ret_event` with POOL_READY or POOL_FAILED (its text lies in why). */
 void prefixd_pools_create(struct prefixd_pools *p, uint32_t group, uint32_t n_slots,
 			  uint64_t slot_bytes, struct prefixd_event *ret_event, char *why,
 			  size_t why_len);

@@ -51,7 +51,7 @@ int prefixd_random(void *ret, size_t len)
 	return 0;
 }
 
-/* ---- actions ----------------------------------------------------------------------------------- */
+/* ---- actions --------------------------------------------------------------------------------- */
 
 static void capture_add(struct prefixd_capture *cap, const uint8_t *bytes, size_t len)
 {
@@ -203,7 +203,7 @@ void prefixd_server_settle(struct prefixd_server *s)
 	prefixd_clients_reap(s);
 }
 
-/* ---- timer and signals ------------------------------------------------------------------------- */
+/* ---- timer and signals ----------------------------------------------------------------------- */
 
 static void server_on_timer(evutil_socket_t fd, short what, void *ctx)
 {
@@ -272,7 +272,7 @@ static int signals_init(struct prefixd_server *s)
 	return 0;
 }
 
-/* ---- start ------------------------------------------------------------------------------------- */
+/* ---- start ----------------------------------------------------------------------------------- */
 
 static void libevent_log(int severity, const char *text)
 {

@@ -17,7 +17,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* ---- open: descriptors and shared memory ------------------------------------------------------- */
+/* ---- open: descriptors and shared memory ----------------------------------------------------- */
 
 START_TEST(two_clients_share_one_memory)
 {
@@ -66,7 +66,7 @@ START_TEST(two_clients_share_one_memory)
 }
 END_TEST
 
-/* ---- processes --------------------------------------------------------------------------------- */
+/* ---- processes ------------------------------------------------------------------------------- */
 
 /* A worker dies while its forked child keeps the socket open: its lease goes all the same. */
 START_TEST(a_child_with_the_socket_keeps_nobody_alive)
@@ -193,7 +193,7 @@ START_TEST(last_words_count)
 }
 END_TEST
 
-/* ---- one daemon per socket --------------------------------------------------------------------- */
+/* ---- one daemon per socket ------------------------------------------------------------------- */
 
 START_TEST(second_daemon_refuses)
 {
@@ -272,7 +272,7 @@ START_TEST(exit_codes)
 }
 END_TEST
 
-/* ---- signals ----------------------------------------------------------------------------------- */
+/* ---- signals --------------------------------------------------------------------------------- */
 
 START_TEST(term_waits_for_leases)
 {
@@ -404,7 +404,7 @@ START_TEST(hangup_reloads_what_may_change)
 }
 END_TEST
 
-/* ---- limits ------------------------------------------------------------------------------------ */
+/* ---- limits ---------------------------------------------------------------------------------- */
 
 START_TEST(silence_is_ended)
 {
@@ -444,7 +444,7 @@ START_TEST(out_of_descriptors)
 }
 END_TEST
 
-/* ---- admin ------------------------------------------------------------------------------------- */
+/* ---- admin ----------------------------------------------------------------------------------- */
 
 static const struct {
 	const char *request, *says;

@@ -14,7 +14,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* ---- framing over the real socket -------------------------------------------------------------- */
+/* ---- framing over the real socket ------------------------------------------------------------ */
 
 START_TEST(split_at_every_offset)
 {
@@ -110,8 +110,8 @@ START_TEST(ten_thousand_pipelined)
 	n = match_body(body, sizeof(body), o.ns, 1, 8);
 	bytes = malloc((size_t)N * (PROTO_HEADER_LEN + n));
 	ck_assert_ptr_nonnull(bytes);
-	/* MATCH has replies with runs; its leases are left, so most of them meet the limit of leases:
-	 * every frame is answered all the same. */
+	/* MATCH has replies with runs; its leases are left, so many of them meet the limit of
+	 * leases: every frame is answered all the same. */
 	first = r.seq + 1;
 	for (int i = 0; i < N; i++)
 		len += raw_frame(&r, bytes + len, i % 2 ? PROTO_OP_MATCH : PROTO_OP_PING, body,
@@ -139,7 +139,7 @@ START_TEST(ten_thousand_pipelined)
 }
 END_TEST
 
-/* ---- rude input -------------------------------------------------------------------------------- */
+/* ---- rude input ------------------------------------------------------------------------------ */
 
 /* One connection that says something wrong, and maybe reads, and maybe leaves in the middle. */
 static void be_rude(uint64_t *rng, const struct proto_open_rep *o)

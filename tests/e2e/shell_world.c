@@ -30,7 +30,7 @@ void shell_start(const char *const args[])
 	}
 }
 
-/* ---- requests ---------------------------------------------------------------------------------- */
+/* ---- requests -------------------------------------------------------------------------------- */
 
 size_t match_body(uint8_t *out, size_t cap, uint32_t ns, uint32_t first, uint32_t n_blocks)
 {
@@ -143,7 +143,7 @@ void wait_stat(const char *name, json_int_t n)
 	}
 }
 
-/* ---- main -------------------------------------------------------------------------------------- */
+/* ---- main ------------------------------------------------------------------------------------ */
 
 int shell_main(const struct shell_case *cases, size_t n, const char *only)
 {

@@ -17,7 +17,7 @@
 
 #define MAX_FRAME (1u << 20)
 
-/* ---- a world: one loop, some connections that answer each frame with its echo ------------------ */
+/* ---- a world: one loop, some connections that answer each frame with its echo ---------------- */
 
 struct world {
 	struct event_base *base;
@@ -152,7 +152,7 @@ static size_t read_some(int fd, uint8_t *out, size_t cap)
 	return n > 0 ? (size_t)n : 0;
 }
 
-/* ---- framing ----------------------------------------------------------------------------------- */
+/* ---- framing --------------------------------------------------------------------------------- */
 
 /* Three frames cut in two at every offset, and each byte on its own: the echo is the same. */
 START_TEST(split_at_every_offset)
@@ -272,7 +272,7 @@ START_TEST(pipelined)
 }
 END_TEST
 
-/* ---- fairness and limits ----------------------------------------------------------------------- */
+/* ---- fairness and limits --------------------------------------------------------------------- */
 
 /* A client with hundreds of frames waiting does not make one with a single frame wait for all. */
 START_TEST(nobody_starves)
@@ -367,7 +367,7 @@ START_TEST(hard_limit_drops)
 }
 END_TEST
 
-/* ---- wrong headers, ends ----------------------------------------------------------------------- */
+/* ---- wrong headers, ends --------------------------------------------------------------------- */
 
 static void expect_bad(const uint8_t *bytes, size_t len, bool spoke, enum proto_status status)
 {
@@ -471,7 +471,7 @@ START_TEST(broken_pipe)
 }
 END_TEST
 
-/* ---- descriptors ------------------------------------------------------------------------------- */
+/* ---- descriptors ----------------------------------------------------------------------------- */
 
 /* Receives bytes and at most one descriptor. */
 static ssize_t recv_fd(int fd, uint8_t *out, size_t cap, int *ret_fd)
@@ -605,7 +605,7 @@ START_TEST(descriptors_are_not_accepted)
 }
 END_TEST
 
-/* ---- log --------------------------------------------------------------------------------------- */
+/* ---- log ------------------------------------------------------------------------------------- */
 
 struct log_text {
 	char text[8192];

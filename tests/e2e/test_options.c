@@ -15,7 +15,7 @@ static void file_write(const char *text)
 {
 	int fd;
 
-	strcpy(file_path, "/tmp/prefixd-options-XXXXXX");
+	snprintf(file_path, sizeof(file_path), "/tmp/prefixd-options-XXXXXX");
 	fd = mkostemp(file_path, O_CLOEXEC);
 	ck_assert_int_ge(fd, 0);
 	ck_assert_int_eq(write(fd, text, strlen(text)), (ssize_t)strlen(text));
@@ -44,7 +44,7 @@ static int load(struct prefixd_options **ret, char **argv, char **envp)
 #define ENV(...)  ((char *[]){ __VA_ARGS__, NULL })
 #define S(text)   ((char[]){ text })
 
-/* ---- one value --------------------------------------------------------------------------------- */
+/* ---- one value ------------------------------------------------------------------------------- */
 
 static const struct {
 	const char *option, *text;
@@ -151,7 +151,7 @@ START_TEST(bad_values)
 }
 END_TEST
 
-/* ---- sources ----------------------------------------------------------------------------------- */
+/* ---- sources --------------------------------------------------------------------------------- */
 
 START_TEST(defaults_are_valid)
 {
@@ -290,7 +290,7 @@ START_TEST(strange_environment_is_named_not_refused)
 }
 END_TEST
 
-/* ---- refusals of whole command lines and files ------------------------------------------------- */
+/* ---- refusals of whole command lines and files ----------------------------------------------- */
 
 static const struct {
 	const char *arg, *says;
@@ -337,7 +337,8 @@ static const struct {
 	{ "[daemon]\nconfig = x\n", ":2: config cannot be set in the file itself" },
 	{ "[tenants]\nred = nobody\n", ":2: tenant: 'nobody' is not any and not uid:N" },
 	{ "[memory]\n  pool-blocks = 5\n  pool-block = 5\n", ":3: no such key: pool-block" },
-	{ "socket = aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
+	{ "socket = "
+	  "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
 	  "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
 	  "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\n",
 	  ":1: longer than" },
@@ -365,7 +366,7 @@ START_TEST(missing_configuration_file)
 }
 END_TEST
 
-/* ---- what is printed --------------------------------------------------------------------------- */
+/* ---- what is printed ------------------------------------------------------------------------- */
 
 static char *printed(const struct prefixd_options *o)
 {
