@@ -16,7 +16,7 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
 _Static_assert(sizeof(struct radix_run) == 8, "a run on the wire is two u32");
 _Static_assert(sizeof(struct proto_header) == PROTO_HEADER_LEN, "the header has no padding");
 
-/* ---- reading ----------------------------------------------------------------------------------- */
+/* ---- reading --------------------------------------------------------------------------------- */
 
 /* The next n bytes; NULL once anything was wrong. */
 static inline const uint8_t *take(struct proto_reader *r, const char *field, uint64_t n)
@@ -72,7 +72,7 @@ static inline struct proto_span get_str(struct proto_reader *r, const char *fiel
 	return s;
 }
 
-/* ---- writing ----------------------------------------------------------------------------------- */
+/* ---- writing --------------------------------------------------------------------------------- */
 
 static inline void put(struct proto_writer *w, const void *p, size_t n)
 {
@@ -102,7 +102,7 @@ static inline void put_str(struct proto_writer *w, const char *field, struct pro
 	put_span(w, field, s, 2, max, 1);
 }
 
-/* ---- header and frame -------------------------------------------------------------------------- */
+/* ---- header and frame ------------------------------------------------------------------------ */
 
 int proto_header_decode(const void *p, size_t n, uint32_t max_frame, struct proto_header *ret_h,
 			enum proto_status *ret_status)
@@ -158,7 +158,7 @@ int proto_frame_end(struct proto_writer *w, size_t start, struct proto_header *h
 	return 0;
 }
 
-/* ---- HELLO's list of tenants ------------------------------------------------------------------- */
+/* ---- HELLO's list of tenants ----------------------------------------------------------------- */
 
 void proto_tenant_encode(struct proto_writer *w, uint32_t id, struct proto_span name)
 {
@@ -182,7 +182,7 @@ bool proto_tenant_next(struct proto_span *rest, uint32_t *ret_id, struct proto_s
 	return true;
 }
 
-/* ---- bodies ------------------------------------------------------------------------------------ */
+/* ---- bodies ---------------------------------------------------------------------------------- */
 
 static inline void refuse_bits(struct proto_reader *r, const char *field, uint32_t bits,
 			       uint32_t defined)

@@ -47,12 +47,12 @@ void proto_header_encode(const struct proto_header *h, uint8_t ret_bytes[PROTO_H
  * For each body NAME of PROTO_BODIES:
  *   proto_NAME_decode(body, n, &msg, &bad_field): 0, or PROTO_E_BAD with the field's name.  Bytes
  *     left over behind the last field are bad ("trailing bytes"): every version fixes its length.
- *     So are bits of a request's flags or has that this version does not define.  Nothing is written
- *     to *ret_msg on failure.
+ *     So are bits of a request's flags or has that this version does not define.  On failure
+ *     nothing is written to *ret_msg.
  *   proto_NAME_encode(&w, &msg): appends the body.
  *   proto_NAME_print(&msg, out, out_len): one line, for transcripts; returns the bytes written
- *     without the terminator (a line that does not fit is cut).  Blobs show as their length, so that
- *     neither salts nor prompts are printed; the tokens that EXPLAIN's reply names are.
+ *     without the terminator (a line that does not fit is cut).  Blobs show as their length, so
+ *     that neither salts nor prompts are printed; the tokens that EXPLAIN's reply names are.
  */
 #define X(low, FIELDS)                                                                  \
 	radix_nodiscard int proto_##low##_decode(const void *body, uint32_t n,          \
@@ -86,7 +86,7 @@ static inline struct radix_run proto_run_at(struct proto_span runs, uint32_t i)
 	return r; /* the wire and every machine this runs on are little endian */
 }
 
-/* HELLO's list of tenants: append one; take the next one off `rest` (false: no more, or cut off). */
+/* HELLO's list of tenants: append one; take the next off `rest` (false: no more, or cut off). */
 void proto_tenant_encode(struct proto_writer *w, uint32_t id, struct proto_span name);
 bool proto_tenant_next(struct proto_span *rest, uint32_t *ret_id, struct proto_span *ret_name);
 

@@ -144,7 +144,7 @@ struct proto_span {
 	uint32_t n; /* bytes; for RUNS the number of runs */
 };
 
-/* ---- bodies ------------------------------------------------------------------------------------ */
+/* ---- bodies ---------------------------------------------------------------------------------- */
 
 #define PROTO_ERROR_FIELDS(U8, U16, U32, U64, ID, STR, BLOB, RUNS) \
 	STR(field, 64) /* the field at fault, or empty */          \

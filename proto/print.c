@@ -1,8 +1,8 @@
 /*
  * print.c - frames as one line of text, for transcripts and tests.
  *
- * Text of the peer is escaped, so a line stays one line.  Blobs (keys, tails, salts, JSON) appear as
- * their length only: what is printed may end up in a log.
+ * Text of the peer is escaped, so a line stays one line.  Blobs (keys, tails, salts, JSON) appear
+ * as their length only: what is printed may end up in a log.
  */
 #include "proto/codec.h"
 #include "proto/fields.h"

@@ -109,7 +109,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		proto_header_encode(&h, again);
 		must(!memcmp(again, data, sizeof(again)));
 	}
-	/* The body is what is there, whatever len says: bodies are tried even behind a bad header. */
+	/* The body is what is there, whatever len says, also behind a bad header. */
 	if (size > PROTO_HEADER_LEN) {
 		body = data + PROTO_HEADER_LEN;
 		n = (uint32_t)(size - PROTO_HEADER_LEN);

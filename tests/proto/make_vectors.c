@@ -5,8 +5,8 @@
  *     make_vectors bad        frames that a decoder must refuse, and with what
  *     make_vectors session    the worked session as text and hex dump
  *     make_vectors seed DIR   one file per frame: the fuzzer's first corpus
- *     make_vectors check WHAT FILE   exit 1 unless FILE holds exactly that text (for "session": as a
- *                                    part of it)
+ *     make_vectors check WHAT FILE   exit 1 unless FILE holds exactly that text (for "session": as
+ *                                    a part of it)
  *
  * Values are chosen to differ from field to field, so that two fields in the wrong order show.
  */
@@ -77,6 +77,8 @@ static void add_dump(struct out *o, const uint8_t *p, size_t n)
 		add(o, "  ");
 		for (size_t i = row; i < row + 16 && i < n; i++)
 			add(o, "%c", p[i] >= 0x20 && p[i] < 0x7f ? p[i] : '.');
+		while (o->text[o->len - 1] == ' ') /* no white space at the end of a line */
+			o->len--;
 		add(o, "\n");
 	}
 }
@@ -200,7 +202,7 @@ static const uint8_t ns_digest[32] = { 0x5e, 0xed, 0x01, 0x02, 0x03, 0x04, 0x05,
 				       0x0f, 0x10, 0x11, 0x12, 0x13, 0x14, 0x15, 0x16,
 				       0x17, 0x18, 0x19, 0x1a, 0x1b, 0x1c, 0x1d, 0x1e };
 
-/* ---- the worked session ------------------------------------------------------------------------ */
+/* ---- the worked session ---------------------------------------------------------------------- */
 
 static void session_begin(struct out *o)
 {
@@ -262,7 +264,7 @@ static void session_hit(struct out *o)
 		.text = TEXT("no lease 30064771074: it was released, revoked or never was"));
 }
 
-/* ---- everything else --------------------------------------------------------------------------- */
+/* ---- everything else ------------------------------------------------------------------------- */
 
 static const uint8_t digests[3][16] = {
 	{ 0xa0, 0xa1, 0xa2, 0xa3, 0xa4, 0xa5, 0xa6, 0xa7, 0xa8, 0xa9, 0xaa, 0xab, 0xac, 0xad, 0xae,
@@ -348,7 +350,7 @@ static void the_rest(struct out *o)
 		.text = TEXT("the daemon is stopping"));
 }
 
-/* ---- frames to refuse -------------------------------------------------------------------------- */
+/* ---- frames to refuse ------------------------------------------------------------------------ */
 
 struct bad {
 	uint8_t bytes[FRAME_MAX];
@@ -455,7 +457,7 @@ static void bad_bodies(struct out *o)
 	bad_end(o, "bad.salt-missing", PROTO_STATUS_MISSING_FIELD, "salt", &b);
 }
 
-/* ---- main -------------------------------------------------------------------------------------- */
+/* ---- main ------------------------------------------------------------------------------------ */
 
 static void write_all(struct out *o)
 {
@@ -463,7 +465,7 @@ static void write_all(struct out *o)
 
 	if (o->want == WANT_FRAMES) {
 		add(o,
-		    "# Golden frames of protocol version %u; tests/proto/make_vectors.c writes this.\n"
+		    "# Golden frames of version %u; tests/proto/make_vectors.c writes this.\n"
 		    "# Integers decimal, ids and blobs hex, text as it is, runs start+length.\n"
 		    "self_test=",
 		    PROTO_VERSION);
@@ -471,9 +473,8 @@ static void write_all(struct out *o)
 		add(o, "\n");
 	}
 	if (o->want == WANT_BAD)
-		add(o,
-		    "# Frames to refuse, max_frame being 1048576; `field` is what the reply names.\n"
-		    "# tests/proto/make_vectors.c writes this.\n\n");
+		add(o, "# Frames to refuse with max_frame 1048576; `field` is what is named.\n"
+		       "# tests/proto/make_vectors.c writes this.\n\n");
 	o->in_session = true;
 	session_begin(o);
 	session_fill(o);

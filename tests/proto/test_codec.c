@@ -2,7 +2,7 @@
  * test_codec.c - every message of the protocol, treated alike: round trips, truncation, limits,
  * headers, printing, the self-test.
  *
- * Loops run over body numbers, so a message that is added to the tables is tested with no line here.
+ * Loops run over body numbers, so a message that is added to the tables is tested too.
  */
 #include "tests/lib/rng.h"
 #include "tests/proto/walk.h"
@@ -299,9 +299,9 @@ START_TEST(fields_over_their_limit_are_not_encoded_short)
 }
 END_TEST
 
-/* ---- bits and text ----------------------------------------------------------------------------- */
+/* ---- bits and text --------------------------------------------------------------------------- */
 
-/* Numbers as README.md has them, not the header's names: a wrong name would agree with itself. */
+/* Numbers as proto/README.md has them: a name of the header that is wrong agrees with itself. */
 START_TEST(undefined_bits_of_requests_are_refused)
 {
 	static const struct {
@@ -380,7 +380,7 @@ START_TEST(neighbouring_fields_cannot_trade_bytes)
 }
 END_TEST
 
-/* ---- header ------------------------------------------------------------------------------------ */
+/* ---- header ---------------------------------------------------------------------------------- */
 
 START_TEST(headers_come_back_the_same)
 {
@@ -487,7 +487,7 @@ START_TEST(several_frames_share_one_buffer)
 }
 END_TEST
 
-/* ---- tenants, runs, names ---------------------------------------------------------------------- */
+/* ---- tenants, runs, names -------------------------------------------------------------------- */
 
 START_TEST(tenant_lists_come_back_and_stop_where_they_are_cut)
 {
@@ -540,7 +540,7 @@ START_TEST(every_number_has_a_name)
 }
 END_TEST
 
-/* ---- printing ---------------------------------------------------------------------------------- */
+/* ---- printing -------------------------------------------------------------------------------- */
 
 START_TEST(lines_are_cut_and_terminated)
 {
@@ -615,7 +615,7 @@ START_TEST(frames_print_with_their_header)
 }
 END_TEST
 
-/* ---- self-test --------------------------------------------------------------------------------- */
+/* ---- self-test ------------------------------------------------------------------------------- */
 
 START_TEST(self_test_depends_on_the_version_alone)
 {

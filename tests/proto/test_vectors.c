@@ -205,7 +205,7 @@ START_TEST(self_test_is_the_golden_one)
 }
 END_TEST
 
-/* MISSING_FIELD is the daemon's to say: such a frame decodes, and its `has` shows what is missing. */
+/* MISSING_FIELD is the daemon's to say: such a frame decodes, and `has` shows what is missing. */
 static void check_missing(const struct proto_header *h, const uint8_t *body, const char *field)
 {
 	struct proto_match_req m;

@@ -170,7 +170,7 @@ bool walk_equal(enum proto_body_id id, const struct walk_msg *a, const struct wa
 	return true;
 }
 
-/* ---- text of the vector files ------------------------------------------------------------------ */
+/* ---- text of the vector files ---------------------------------------------------------------- */
 
 static int hex_text(const uint8_t *p, size_t n, char *out, size_t out_len)
 {

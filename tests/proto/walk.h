@@ -36,8 +36,8 @@ void walk_set_span(enum proto_body_id id, uint32_t i, const void *p, uint32_t n,
 /* Equal in every field, span contents included. */
 bool walk_equal(enum proto_body_id id, const struct walk_msg *a, const struct walk_msg *b);
 
-/* One field as in the vector files: integers decimal, ids and blobs hex, text as it is, runs s+n,s+n.
- * Return: length, or -1 when out is too small. */
+/* One field as in the vector files: integers decimal, ids and blobs hex, text as it is, runs
+ * start+length.  Return: length, or -1 when out is too small. */
 int walk_field_to_text(const struct proto_field *f, const struct walk_msg *msg, char *out,
 		       size_t out_len);
 /* The reverse.  Return: 0, -1 when the text is not of the field's kind. */
