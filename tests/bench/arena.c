@@ -1,5 +1,5 @@
 /*
- * arena.c - see arena.h.  What it maps stays until the program ends, except blocks of 1 MiB and more.
+ * arena.c - see arena.h.
  */
 #include "tests/bench/arena.h"
 
@@ -47,9 +47,12 @@ static void *arena_take(void *ctx, size_t size)
 		return p;
 	}
 	if (a->left < lines * LINE) {
+		if (a->n_chunks == radix_array_size(a->chunks))
+			return NULL;
 		a->next = bench_arena_map(CHUNK);
 		if (!a->next)
 			return NULL;
+		a->chunks[a->n_chunks++] = a->next;
 		a->left = CHUNK;
 		a->mapped += CHUNK;
 	}
@@ -81,4 +84,11 @@ static void arena_give(void *ctx, void *ptr, size_t size)
 void bench_arena_init(struct bench_arena *a)
 {
 	*a = (struct bench_arena){ .alloc = { .take = arena_take, .give = arena_give, .ctx = a } };
+}
+
+void bench_arena_deinit(struct bench_arena *a)
+{
+	while (a->n_chunks)
+		(void)munmap(a->chunks[--a->n_chunks], CHUNK);
+	a->left = 0;
 }

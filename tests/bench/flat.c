@@ -52,7 +52,8 @@ void flat_deinit(struct flat *f)
 
 static inline struct name name_of(const struct flat *f, struct name parent, const uint8_t *key)
 {
-	uint8_t in[16 + MAX_KEY];
+	uint8_t in[16 + MAX_KEY]
+		__attribute__((uninitialized)); /* no zeroes per block for a peer */
 	XXH128_hash_t h;
 
 	memcpy(in, &parent, 16);
@@ -66,7 +67,7 @@ static inline uint64_t home(const struct flat *f, uint64_t low)
 	return low & f->mask;
 }
 
-/* The block with that name, or RADIX_NONE's like: UINT32_MAX. */
+/* The block with that name, or UINT32_MAX. */
 static inline uint32_t find(const struct flat *f, struct name name)
 {
 	for (uint64_t i = home(f, name.low);; i = (i + 1) & f->mask) {
@@ -94,7 +95,7 @@ uint32_t flat_match(const struct flat *f, const uint8_t *keys, uint32_t n, uint3
 
 uint32_t flat_match_ahead(const struct flat *f, const uint8_t *keys, uint32_t n, uint32_t *out)
 {
-	struct name name = { 0 }, names[AHEAD];
+	struct name name = { 0 }, names[AHEAD] __attribute__((uninitialized));
 
 	for (uint32_t i = 0; i < n; i += AHEAD) {
 		uint32_t m = radix_min_u32(AHEAD, n - i);
