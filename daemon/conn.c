@@ -76,7 +76,8 @@ static void conn_interest(struct prefixd_conn *c)
 {
 	bool read = !c->eof && !c->closing && !c->dead && !c->more &&
 		    prefixd_conn_unsent(c) <= PREFIXD_CONN_SOFT;
-	bool write = !c->dead && prefixd_conn_unsent(c) > 0;
+	/* What was queued in this turn is tried first: mostly the socket takes it at once. */
+	bool write = !c->dead && prefixd_conn_unsent(c) > 0 && !radix_list_linked(&c->dirty_link);
 
 	if (read != c->reading) {
 		if ((read ? event_add(c->read_ev, NULL) : event_del(c->read_ev)) < 0)

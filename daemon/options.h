@@ -87,8 +87,8 @@ enum {
 	  PREFIXD_OPT_RELOAD, "N", "most namespaces that one session may open")                    \
 	X(max_leases, uint64_t, "max-leases", "limits", PREFIXD_COUNT, "4096", 1, 1u << 24,        \
 	  PREFIXD_OPT_RELOAD, "N", "most leases that one session may hold")                        \
-	X(max_groups, uint64_t, "max-groups", "limits", PREFIXD_COUNT, "16", 1, 1024,              \
-	  PREFIXD_OPT_RELOAD, "N", "most pools: one for each size of block")                       \
+	X(max_groups, uint64_t, "max-groups", "limits", PREFIXD_COUNT, "16", 1, 1024, 0, "N",      \
+	  "most pools: one for each size of block")                                                \
 	X(op_ids, uint64_t, "op-ids", "limits", PREFIXD_COUNT, "1024", 0, 1u << 20,                \
 	  PREFIXD_OPT_RELOAD, "N",                                                                 \
 	  "operation ids remembered per session, so that retries are "                             \
