@@ -63,7 +63,8 @@ bool fake_reply_end(struct fake *f, struct fake_reply *r);
 bool fake_reply_send(struct fake *f, struct fake_reply *r);
 
 /* Whole exchanges: receive, and answer well. */
-bool fake_hello(struct fake *f); /* accept, then HELLO */
+bool fake_hello(struct fake *f);        /* accept, then HELLO */
+bool fake_answer_hello(struct fake *f); /* HELLO was received already */
 bool fake_open(struct fake *f);
 bool fake_answer_open(struct fake *f); /* OPEN was received already */
 bool fake_ping(struct fake *f);
