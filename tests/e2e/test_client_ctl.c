@@ -26,7 +26,8 @@
 static struct e2e_daemon daemon_;
 static struct fake fake;
 static char out[1 << 18];
-static const char *const args[] = { "--pool-blocks", "64", "--log-level", "debug", NULL };
+static const char *const args[] = { "--pool-blocks",   "64",    "--log-level", "debug",
+				    "--drain-timeout", "200ms", NULL };
 
 static const char *ctl_binary(void)
 {
