@@ -127,7 +127,7 @@ static int find_elsewhere(struct radix_index *ix, const struct radix_pin *pin, c
 		return 0;
 	n = radix_node(ix, ix->where_node[entry]);
 	if (pin->at.node == RADIX_NODE_ISLAND) {
-		r = 0; /* two writers began the same island: wherever it lies, it is the same block */
+		r = 0; /* two writers began the same island: it is the same block */
 	} else if (ix->where_idx[entry] || !(n->flags & RADIX_NODE_F_ISLAND)) {
 		return RADIX_E_CONFLICT;
 	} else if (pin->at.node == RADIX_NODE_NONE) {
@@ -280,7 +280,7 @@ no_entry:
 	return -ENOMEM;
 }
 
-/* ---- islands ------------------------------------------------------------------------------------- */
+/* ---- islands --------------------------------------------------------------------------------- */
 
 /* True when `node` lies in the path from `below` up to its start. */
 static bool hangs_below(const struct radix_index *ix, uint32_t below, uint32_t node)

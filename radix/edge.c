@@ -53,7 +53,7 @@ void radix_edge_init(struct radix_node *n, uint32_t root)
 	radix_list_init(&n->pins);
 }
 
-/* ---- the directory of segments ----------------------------------------------------------------- */
+/* ---- the directory of segments --------------------------------------------------------------- */
 
 static bool dir_is_inline(const struct radix_node *n)
 {
@@ -131,7 +131,7 @@ static int grow(struct radix_slab *slab, struct radix_node *n, struct radix_geom
 	return 0;
 }
 
-/* ---- steps -------------------------------------------------------------------------------------- */
+/* ---- steps ----------------------------------------------------------------------------------- */
 
 static struct radix_step *steps_of(const struct radix_slab *slab, const struct radix_node *n)
 {
@@ -201,8 +201,9 @@ static void steps_trim(struct radix_slab *slab, struct radix_node *n, uint32_t t
 }
 
 /*
- * The steps that end at or before `to` become one.  When the list would have to grow and there is no
- * memory, the step that `to` cuts takes the newer tick as a whole: its tail looks younger than it is.
+ * The steps that end at or before `to` become one.  When the list would have to grow and there is
+ * no memory, the step that `to` cuts takes the newer tick as a whole: its tail looks younger than
+ * it is.
  */
 void radix_edge_touch(struct radix_slab *slab, struct radix_node *n, uint32_t to, uint64_t tick)
 {
@@ -250,7 +251,7 @@ uint64_t radix_edge_tick_at(const struct radix_slab *slab, const struct radix_no
 	return s[k].tick;
 }
 
-/* ---- blocks -------------------------------------------------------------------------------------- */
+/* ---- blocks ---------------------------------------------------------------------------------- */
 
 int radix_edge_append(struct radix_slab *slab, struct radix_node *n, struct radix_geometry g,
 		      const void *key, uint32_t ref, uint64_t tick)
@@ -312,7 +313,7 @@ int radix_edge_join(struct radix_slab *slab, struct radix_node *to, struct radix
 	return 0;
 }
 
-/* ---- cutting -------------------------------------------------------------------------------------- */
+/* ---- cutting --------------------------------------------------------------------------------- */
 
 static uint32_t power_of_two(uint32_t at_least)
 {

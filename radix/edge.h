@@ -13,12 +13,12 @@
  *     +-----------+
  *
  * refs[i] is the device slot of block i; its block table entry is found through the slot.  Keys are
- * the raw bytes, one behind another, so that comparing a prompt is one streaming memcmp per segment.
- * An edge that was cut off another one's lower end begins `off` places inside its first segment:
- * cutting moves whole segments and copies at most one.
+ * the raw bytes, one behind another, so that comparing a prompt is one streaming memcmp per
+ * segment. An edge that was cut off another one's lower end begins `off` places inside its first
+ * segment: cutting moves whole segments and copies at most one.
  *
- * Recency is a list of steps {end, tick}: the blocks from the step before up to `end` were last used
- * at `tick`.  Mostly one step; a request that ended inside the edge leaves a second one.
+ * Recency is a list of steps {end, tick}: the blocks from the step before up to `end` were last
+ * used at `tick`.  Mostly one step; a request that ended inside the edge leaves a second one.
  */
 #pragma once
 
@@ -118,9 +118,9 @@ radix_nodiscard int radix_edge_append(struct radix_slab *slab, struct radix_node
 void radix_edge_trim(struct radix_slab *slab, struct radix_node *n, struct radix_geometry g,
 		     uint32_t to);
 /*
- * Move the first `at` blocks of `n`, with their steps, to the empty edge `upper`.  Costs one segment
- * at most, however long the edge is.  Return: 0, -ENOMEM (both unchanged).  Pins are the caller's
- * business, here and below.
+ * Move the first `at` blocks of `n`, with their steps, to the empty edge `upper`.  Costs one
+ * segment at most, however long the edge is.  Return: 0, -ENOMEM (both unchanged).  Pins are the
+ * caller's business, here and below.
  */
 radix_nodiscard int radix_edge_cut(struct radix_slab *slab, struct radix_node *n, uint32_t at,
 				   struct radix_node *upper, struct radix_geometry g);

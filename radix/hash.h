@@ -1,9 +1,9 @@
 /*
  * hash.h - hashes that find addresses; none of them identifies anything.
  *
- * A block's local hash depends on its key alone, so several can be computed at once; folding it into
- * the value of what stands before gives the chain value, one multiplication per block.  Both are
- * keyed per boot.
+ * A block's local hash depends on its key alone, so several can be computed at once; folding it
+ * into the value of what stands before gives the chain value, one multiplication per block.  Both
+ * are keyed per boot.
  */
 #pragma once
 

@@ -73,7 +73,7 @@ struct radix_index *radix_index_free(struct radix_index *ix)
 	return NULL;
 }
 
-/* ---- roots --------------------------------------------------------------------------------------- */
+/* ---- roots ----------------------------------------------------------------------------------- */
 
 static int roots_reserve(struct radix_index *ix)
 {
@@ -206,7 +206,7 @@ uint64_t radix_root_n_blocks(const struct radix_index *ix, uint32_t root)
 	return ix->roots[root].n_blocks;
 }
 
-/* ---- slots --------------------------------------------------------------------------------------- */
+/* ---- slots ----------------------------------------------------------------------------------- */
 
 static uint32_t evict(struct radix_index *ix, uint32_t want, enum radix_remove_reason reason)
 {
@@ -311,7 +311,7 @@ enum radix_slot_state radix_slot_state(const struct radix_index *ix, uint32_t sl
 	return ix->slots.state[slot];
 }
 
-/* ---- removing ------------------------------------------------------------------------------------ */
+/* ---- removing -------------------------------------------------------------------------------- */
 
 uint32_t radix_evict(struct radix_index *ix, uint32_t n, enum radix_remove_reason reason)
 {
@@ -356,7 +356,7 @@ uint64_t radix_flush_root(struct radix_index *ix, uint32_t root, enum radix_remo
 	return removed;
 }
 
-/* ---- statistics ---------------------------------------------------------------------------------- */
+/* ---- statistics ------------------------------------------------------------------------------ */
 
 void radix_index_stats(const struct radix_index *ix, struct radix_stats *ret_stats)
 {

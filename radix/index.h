@@ -2,8 +2,8 @@
  * index.h - one pool group's index: slots, block table and prefix tree as one object.
  *
  * What it is.  A pool group has N device slots of one block each.  The index says which block lies
- * in which slot, which blocks form which prefixes, who holds them, and which goes next.  Three parts
- * stand behind this header, each with its own:
+ * in which slot, which blocks form which prefixes, who holds them, and which goes next.  Three
+ * parts stand behind this header, each with its own:
  *
  *     slots.h   state, generation and owner of every slot; hands out runs
  *     table.h   the block table: one entry per member block.  The truth.
@@ -99,7 +99,7 @@ uint64_t radix_root_n_blocks(const struct radix_index *ix, uint32_t root);
 /* Roots that lost their last block without a reference, one per call; RADIX_NONE when none. */
 uint32_t radix_root_reap(struct radix_index *ix, uint64_t *ret_user);
 
-/* ---- places and pins -------------------------------------------------------------------------- */
+/* ---- places and pins ------------------------------------------------------------------------- */
 
 /*
  * A place on a path: after `idx` blocks of edge `node` (0 < idx <= blocks of the edge), or a root
@@ -134,7 +134,7 @@ void radix_pin_drop(struct radix_index *ix, struct radix_pin *pin); /* idempoten
  */
 void radix_touch(struct radix_index *ix, const struct radix_place *at, uint64_t tick);
 
-/* ---- matching ---------------------------------------------------------------------------------- */
+/* ---- matching -------------------------------------------------------------------------------- */
 
 /* Collects slots as runs; grows through the caller's buffer only, never allocates. */
 struct radix_runs {
@@ -188,7 +188,7 @@ void radix_partial(const struct radix_index *ix, const struct radix_place *at, c
 radix_nodiscard int radix_closest(const struct radix_index *ix, const struct radix_place *at,
 				  const void *key, const void **ret_stored, uint32_t *ret_same);
 
-/* ---- slots: reserve, commit, give back --------------------------------------------------------- */
+/* ---- slots: reserve, commit, give back ------------------------------------------------------- */
 
 /* Why a block left a tier; each removal is counted under exactly one. */
 #define RADIX_REMOVE_REASONS(X) \
@@ -226,7 +226,7 @@ struct radix_block {
 
 enum radix_commit_result {
 	RADIX_COMMIT_STORED,    /* the slot is READY and a member */
-	RADIX_COMMIT_DUPLICATE, /* another was faster: *ret_slot is the canonical one, ours is OWN */
+	RADIX_COMMIT_DUPLICATE, /* another was faster: *ret_slot is canonical, ours is OWN */
 	RADIX_COMMIT_ATTACHED,  /* a member without device copy got ours */
 };
 
@@ -266,14 +266,14 @@ uint64_t radix_reuse_counter(const struct radix_index *ix);
 uint64_t radix_slot_generation(const struct radix_index *ix, uint32_t slot);
 enum radix_slot_state radix_slot_state(const struct radix_index *ix, uint32_t slot);
 
-/* ---- removing ---------------------------------------------------------------------------------- */
+/* ---- removing -------------------------------------------------------------------------------- */
 
 /* Evict up to n unpinned blocks, coldest first; returns how many went. */
 uint32_t radix_evict(struct radix_index *ix, uint32_t n, enum radix_remove_reason reason);
 /* Remove every unpinned block of a root, leaf first; returns how many went. */
 uint64_t radix_flush_root(struct radix_index *ix, uint32_t root, enum radix_remove_reason reason);
 
-/* ---- looking ----------------------------------------------------------------------------------- */
+/* ---- looking --------------------------------------------------------------------------------- */
 
 struct radix_stats {
 	uint64_t n_slots;

@@ -3,8 +3,8 @@
  *
  * One word per slot: the hash's upper bits as a tag, and the number + 1.  A hit of the tag is a
  * candidate, never an answer: the caller compares the key itself.  Linear probing, deletion by
- * shifting back (tombstones rot under long churn), so the hash of a stored number must be had again:
- * the caller passes a function for it.
+ * shifting back (tombstones rot under long churn), so the hash of a stored number must be had
+ * again: the caller passes a function for it.
  *
  * RADIX_TAG_BITS (8..32) cuts the tag, to let tests see many collisions.
  */

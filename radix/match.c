@@ -4,9 +4,9 @@
  *   1. In an edge: compare raw keys segment by segment; collect the slots of what agrees.
  *   2. At the end of an edge: the child that begins with the next key has the address
  *      fold(end_chain, hash(key)); the edge's own blocks are never hashed.
- *   3. After two short edges the prompt is probably a comb (a branch every few blocks) and each step
- *      a dependent miss.  Then the addresses of the next 32 blocks are computed ahead and the table's
- *      lines, the edges and their segments are prefetched in three waves.
+ *   3. After two short edges the prompt is probably a comb (a branch every few blocks) and each
+ *      step a dependent miss.  Then the addresses of the next 32 blocks are computed ahead, and the
+ *      table's lines, the edges and their segments are prefetched in three waves.
  *
  * Nothing is written, not even recency.
  */

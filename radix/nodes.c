@@ -64,7 +64,7 @@ void radix_nodes_give(struct radix_nodes *s, uint32_t node)
 	s->n_live--;
 }
 
-/* ---- the leaf queue ------------------------------------------------------------------------------ */
+/* ---- the leaf queue -------------------------------------------------------------------------- */
 
 void radix_queue_deinit(struct radix_queue *q)
 {

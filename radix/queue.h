@@ -3,8 +3,8 @@
  * block.
  *
  * Keys in the heap are lower bounds: a use makes an edge younger without telling the heap, and the
- * heap finds out when the edge comes to its top.  So a match or a release costs the heap nothing, and
- * a victim O(log leaves).  A node knows its position.
+ * heap finds out when the edge comes to its top.  So a match or a release costs the heap nothing,
+ * and a victim O(log leaves).  A node knows its position.
  */
 #pragma once
 

@@ -2,8 +2,8 @@
  * slots.h - the pool's slots: state, owner, generation, and which block lies where.
  *
  * Free slots are bits in a three-level bitmap; taking them goes on where the last taking ended, so
- * that what is asked for together comes as long runs.  A slot's generation changes when it is handed
- * out again, never while it holds the same block.
+ * that what is asked for together comes as long runs.  A slot's generation changes when it is
+ * handed out again, never while it holds the same block.
  */
 #pragma once
 

@@ -19,7 +19,9 @@ void radix_table_deinit(struct radix_table *t)
 	*t = (struct radix_table){ 0 };
 }
 
-/* Everything that identifies the block: whose it is, where it hangs, what it is, how to check it. */
+/*
+ * Everything that identifies the block: whose it is, where it hangs, what it is, how to check it.
+ */
 uint64_t radix_table_check(const struct radix_table *t, uint32_t entry)
 {
 	const struct radix_entry *e = &t->v[entry];

@@ -4,9 +4,9 @@
  * The tree can be rebuilt from it, it cannot be rebuilt from the tree.  Entries hold no pointers:
  * numbers of entries, slots and handles of key cells, so that the memory can outlive the process.
  *
- * Order of a commit: fields, key and generation; the check over them; then READY by a release store;
- * only then the answer.  Order of reuse: FREE first, then the generation, then the fields.  So an
- * entry that says READY and whose check agrees is whole, whenever the writer was stopped.
+ * Order of a commit: fields, key and generation; the check over them; then READY by a release
+ * store; only then the answer.  Order of reuse: FREE first, then the generation, then the fields.
+ * So an entry that says READY and whose check agrees is whole, whenever the writer was stopped.
  */
 #pragma once
 

@@ -9,7 +9,8 @@
  *                        `-- (room for a branch)
  *
  * A split makes a new edge of the upper part; the lower part keeps the edge's number, so that
- * children need no visit, and its segments, so that a long edge is cut in constant time.  A merge keeps the upper one.  Pins and recency steps go where their blocks
+ * children need no visit, and its segments, so that a long edge is cut in constant time.  A merge
+ * keeps the upper one.  Pins and recency steps go where their blocks
  * go.  Everything that can fail is had before anything changes.
  */
 #include "radix/internal.h"
@@ -120,7 +121,7 @@ void radix_leaf_queue(struct radix_index *ix, uint32_t node)
 	radix_queue_push(&ix->queue, &ix->nodes, node, radix_edge_tail_tick(&ix->slab, n, &run));
 }
 
-/* ---- split --------------------------------------------------------------------------------------- */
+/* ---- split ----------------------------------------------------------------------------------- */
 
 /* The new upper edge stands where `node` stood, with `node` as its only child. */
 static void take_place(struct radix_index *ix, uint32_t upper, uint32_t node)
@@ -192,7 +193,7 @@ int radix_split(struct radix_index *ix, uint32_t node, uint32_t at, uint32_t *re
 	return 0;
 }
 
-/* ---- merge --------------------------------------------------------------------------------------- */
+/* ---- merge ----------------------------------------------------------------------------------- */
 
 bool radix_merge(struct radix_index *ix, uint32_t node)
 {
@@ -229,7 +230,7 @@ bool radix_merge(struct radix_index *ix, uint32_t node)
 	return true;
 }
 
-/* ---- remove -------------------------------------------------------------------------------------- */
+/* ---- remove ---------------------------------------------------------------------------------- */
 
 static void node_remove(struct radix_index *ix, uint32_t node)
 {

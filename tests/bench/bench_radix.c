@@ -55,7 +55,7 @@ static void die(const char *what)
 	exit(1);
 }
 
-/* ---- time --------------------------------------------------------------------------------------- */
+/* ---- time ------------------------------------------------------------------------------------ */
 
 static double now_ns(void)
 {
@@ -103,7 +103,7 @@ static double median(double *v, uint32_t n)
 	return v[n / 2];
 }
 
-/* ---- building ----------------------------------------------------------------------------------- */
+/* ---- building -------------------------------------------------------------------------------- */
 
 static void store_all(struct world *w)
 {
@@ -192,7 +192,7 @@ static void world_deinit(struct world *w)
 	bench_arena_deinit(&w->arena);
 }
 
-/* ---- matching ----------------------------------------------------------------------------------- */
+/* ---- matching -------------------------------------------------------------------------------- */
 
 /* A random prompt, for chat and long with a new turn behind it; returns the blocks that are stored. */
 static uint32_t random_prompt(struct world *w, uint32_t *ret_n)
@@ -335,7 +335,7 @@ static void hold_medians(struct world *w, double *ret_match, double *ret_held)
 	*ret_held = median(v[1], SAMPLES * 4);
 }
 
-/* ---- changing ----------------------------------------------------------------------------------- */
+/* ---- changing -------------------------------------------------------------------------------- */
 
 struct change {
 	double insert[2], evict[2]; /* ns per block: index, flat table */
@@ -402,7 +402,7 @@ static void change_medians(struct world *w, struct change *ret)
 	ret->table = table_ns(w, 512);
 }
 
-/* ---- the report --------------------------------------------------------------------------------- */
+/* ---- the report ------------------------------------------------------------------------------ */
 
 struct result {
 	double cold[N_DESIGNS], warm[N_DESIGNS];

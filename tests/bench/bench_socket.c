@@ -185,7 +185,7 @@ static void mget_read(struct world *w)
 	freeReplyObject(reply);
 }
 
-/* ---- frames in flight -------------------------------------------------------------------------- */
+/* ---- frames in flight ------------------------------------------------------------------------ */
 
 static void raw_write(struct world *w, const uint8_t *p, size_t n)
 {
@@ -338,7 +338,7 @@ static double in_flight(struct world *w, bool digests, uint8_t *const frames[], 
 	return took;
 }
 
-/* ---- timed kinds ------------------------------------------------------------------------------- */
+/* ---- timed kinds ----------------------------------------------------------------------------- */
 
 enum kind {
 	K_MGET,

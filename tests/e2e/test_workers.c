@@ -80,15 +80,22 @@ static bool settled_within_a_second(void)
 /* ---- killed at each step ------------------------------------------------------------------------ */
 
 /* The steps of a worker's life; it dies behind the one it was told. */
-#define STEPS(X)                                                                        \
-	X(CONNECT)                                                                      \
-	X(MATCH)                                                                        \
-	X(RESERVE)                                                                      \
-	X(HALF_A_BLOCK)                                                                 \
-	X(WRITE_HALF)                                                                   \
-	X(WRITE_ALL)                                                                    \
-	X(COMMIT_HALF) X(EXTEND) X(COMMIT_ALL) X(PROBE) X(EXPLAIN) X(REPORT) X(RELEASE) \
-		X(MATCH_AGAIN)
+#define STEPS(X)        \
+	X(CONNECT)      \
+	X(MATCH)        \
+	X(RESERVE)      \
+	X(HALF_A_BLOCK) \
+	X(WRITE_HALF)   \
+	X(WRITE_ALL)    \
+	X(COMMIT_HALF)  \
+	X(EXTEND)       \
+	X(COMMIT_ALL)   \
+	X(PROBE)        \
+	X(EXPLAIN)      \
+	X(REPORT)       \
+	X(RELEASE)      \
+	X(MATCH_AGAIN)
+
 enum step {
 #define X(sym) STEP_##sym,
 	STEPS(X)

@@ -44,5 +44,8 @@ void worker_write(struct worker *w, uint32_t from, uint32_t n);
 int worker_commit(struct worker *w, uint32_t n);
 int worker_release(struct worker *w);
 
-/* One whole request with a random shape; counts what goes wrong.  Some leases lie about for a while. */
+/*
+ * One whole request with a random shape; counts what goes wrong.  Some leases lie about for a
+ * while.
+ */
 void worker_request(struct worker *w);
