@@ -135,6 +135,7 @@ struct prefixd_op {
 struct prefixd_ops {
 	struct prefixd_op *v; /* ring of cap entries, oldest at head */
 	uint32_t *buckets;
+	uint64_t seed;
 	uint32_t cap; /* a power of two */
 	uint32_t head;
 	uint32_t n;

@@ -411,6 +411,19 @@ static void extend_advance(struct prefixd_lease *l, const struct look *k)
 	l->diverged = k->m.diverged;
 }
 
+/* Where the lease stands; an island that was nowhere may have been begun by another since. */
+static struct radix_place extend_from(const struct prefixd_lease *l)
+{
+	struct radix_place at;
+	bool rooted;
+
+	if (l->island && l->n_path == 0 && !l->n_reserved &&
+	    radix_find_digest(l->group->index, l->root->index_root, l->first_key, &at, &rooted) ==
+		    0)
+		return at;
+	return l->pin.at;
+}
+
 static void extend_on(struct prefixd_engine *e, struct prefixd_request *rq, struct prefixd_lease *l,
 		      const struct proto_extend_req *m, uint32_t n_new)
 {
@@ -426,7 +439,7 @@ static void extend_on(struct prefixd_engine *e, struct prefixd_request *rq, stru
 	if (m->n_tokens)
 		l->n_tokens = m->n_tokens;
 	k.no_tail = (m->flags & PROTO_MATCH_NO_TAIL) || !tails_allowed(l->root->ns);
-	k.from = l->pin.at;
+	k.from = extend_from(l);
 	k.keys = prefixd_lease_key(l);
 	/* With reservations outstanding the block before is not READY: the keys only wait. */
 	k.n_keys = l->n_reserved ? 0 : l->n_keys;

@@ -27,13 +27,10 @@ static struct prefixd_op *op_at(const struct prefixd_ops *ops, uint32_t i)
 	return &ops->v[(ops->head + i) & (ops->cap - 1)];
 }
 
+/* Keyed: a client chooses its ids, and must not choose the length of our chains. */
 static uint32_t bucket_of(const struct prefixd_ops *ops, const struct proto_id *id)
 {
-	uint64_t a, b;
-
-	memcpy(&a, id->b, 8);
-	memcpy(&b, id->b + 8, 8);
-	return (uint32_t)((a ^ b * 0x9e3779b97f4a7c15u) >> 32) & (ops->cap - 1);
+	return (uint32_t)XXH3_64bits_withSeed(id->b, sizeof(id->b), ops->seed) & (ops->cap - 1);
 }
 
 static void unlink_oldest(struct prefixd_ops *ops)
@@ -122,6 +119,7 @@ static int table_room(struct prefixd_engine *e, struct prefixd_ops *ops)
 	}
 	memset(ops->buckets, 0xff, cap * sizeof(*ops->buckets));
 	ops->cap = cap;
+	ops->seed = e->config.secret[1];
 	return 0;
 }
 
