@@ -54,12 +54,27 @@ static uint64_t ticks_now(void)
 	       (uint64_t)ts.tv_nsec / (1000000000u / (uint64_t)hz);
 }
 
+int prefixd_process_open(uint32_t pid, uint64_t start_time)
+{
+	uint64_t now = ticks_now();
+	int fd;
+
+	if (pid == 0 || start_time == 0 || start_time > now)
+		return -1;
+	fd = (int)syscall(SYS_pidfd_open, pid, 0u);
+	/* The number may have been given to another process between connect and here. */
+	if (fd >= 0 && prefixd_process_start(pid) != start_time) {
+		close(fd);
+		return -1;
+	}
+	return fd;
+}
+
 int prefixd_peer_get(int fd, struct prefixd_peer *ret_peer, int *ret_pidfd)
 {
 	struct ucred cred;
 	socklen_t len = sizeof(cred);
 	struct prefixd_peer peer = { 0 };
-	uint64_t now = ticks_now();
 	int pidfd = -1;
 
 	if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &len) < 0)
@@ -70,17 +85,8 @@ int prefixd_peer_get(int fd, struct prefixd_peer *ret_peer, int *ret_pidfd)
 	peer.start_time = cred.pid > 0 ? prefixd_process_start(peer.pid) : 0;
 
 	len = sizeof(pidfd);
-	if (getsockopt(fd, SOL_SOCKET, SO_PEERPIDFD, &pidfd, &len) < 0) {
-		pidfd = -1;
-		if (cred.pid > 0)
-			pidfd = (int)syscall(SYS_pidfd_open, cred.pid, 0u);
-		/* Opened by number: the process must be older than this call, before and after. */
-		if (pidfd >= 0 && (peer.start_time == 0 || peer.start_time > now ||
-				   prefixd_process_start(peer.pid) != peer.start_time)) {
-			close(pidfd);
-			pidfd = -1;
-		}
-	}
+	if (getsockopt(fd, SOL_SOCKET, SO_PEERPIDFD, &pidfd, &len) < 0)
+		pidfd = prefixd_process_open(peer.pid, peer.start_time);
 	if (pidfd >= 0)
 		(void)fcntl(pidfd, F_SETFD, FD_CLOEXEC); /* set by the kernel already; harmless */
 	*ret_peer = peer;

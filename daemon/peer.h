@@ -19,3 +19,6 @@
 radix_nodiscard int prefixd_peer_get(int fd, struct prefixd_peer *ret_peer, int *ret_pidfd);
 /* Start time of a process in clock ticks since boot, 0 when it is gone. */
 uint64_t prefixd_process_start(uint32_t pid);
+/* A descriptor of process `pid`, if it is the one that began then; -1 otherwise.  For kernels whose
+ * sockets do not give one. */
+int prefixd_process_open(uint32_t pid, uint64_t start_time);

@@ -188,11 +188,19 @@ void prefixd_server_step(struct prefixd_server *s, struct prefixd_event *event)
 	s->stepping = false;
 	for (uint32_t i = 0; i < n_pools; i++) {
 		struct prefixd_event answer;
-		char why[PREFIXD_WHY_LEN];
+		char why[PREFIXD_WHY_LEN], bytes[32];
+		uint64_t heap;
 
 		prefixd_pools_create(&s->pools, pools[i].group, pools[i].n_slots,
 				     pools[i].slot_bytes, &answer, why, sizeof(why));
+		heap = s->memory.bytes;
 		prefixd_server_step(s, &answer); /* one level deep: an answer creates nothing */
+		if (answer.type == PREFIXD_EVENT_POOL_READY && s->memory.bytes > heap)
+			prefixd_info(
+				"pool %u: its index takes %s now; keys and tree grow with "
+				"what is stored",
+				pools[i].group,
+				prefixd_bytes_print(s->memory.bytes - heap, bytes, sizeof(bytes)));
 	}
 	server_arm(s);
 }
