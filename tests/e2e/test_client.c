@@ -11,6 +11,7 @@
 #include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -246,6 +247,42 @@ START_TEST(daemon_does_not_read)
 	ns = open_ns(c, 1, PFX_OK);
 	for (int i = 0; i < 40; i++)
 		expect(c, pfx_match(ns, &p, &m), PFX_DEADLINE);
+	fake_step_set(&fake, 1);
+	expect(c, pfx_ping(c, 0), PFX_OK);
+	pfx_close(c);
+	fake_stop(&fake);
+}
+END_TEST
+
+static void serve_full_socket(struct fake *f)
+{
+	uint64_t seq = 0;
+	int queued = 0;
+
+	if (!fake_hello(f))
+		return;
+	fake_step_wait(f, 1); /* the socket is full, and calls have failed on it */
+	if (!fake_expect(f, ioctl(f->fd, FIONREAD, &queued) == 0 && queued > 0, "PINGs wait"))
+		return;
+	for (int i = 0; i < queued / (int)PROTO_HEADER_LEN; i++) {
+		if (!fake_receive_op(f, PROTO_OP_PING))
+			return;
+		seq = f->h.seq;
+	}
+	if (fake_ping(f))
+		(void)fake_expect(f, f->h.seq > seq + 1, "the calls that found no room never came");
+}
+
+/* A request of which nothing had gone when its time was up is not sent behind its caller's back. */
+START_TEST(unsent_is_taken_back)
+{
+	pfx_client *c;
+
+	memset(&fake, 0, sizeof(fake));
+	fake_start(&fake, serve_full_socket);
+	c = client_of(&fake, PFX_OK);
+	for (int i = 0; i < 600; i++) /* a socket holds some 280 */
+		expect(c, pfx_ping(c, 1), PFX_DEADLINE);
 	fake_step_set(&fake, 1);
 	expect(c, pfx_ping(c, 0), PFX_OK);
 	pfx_close(c);
@@ -532,6 +569,7 @@ static Suite *suite(void)
 	tcase_add_test(t, deadline_in_hello);
 	tcase_add_test(t, reply_in_halves);
 	tcase_add_test(t, daemon_does_not_read);
+	tcase_add_test(t, unsent_is_taken_back);
 	suite_add_tcase(s, t);
 
 	t = tcase_create("wrong");
