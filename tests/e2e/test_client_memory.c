@@ -3,8 +3,8 @@
  * in turn.
  *
  * The linker puts the functions below in front of the allocator (--wrap).  They count only in the
- * thread that asked for it, so that the scripted daemon's side does not disturb.  Whatever fails, the
- * client says so or goes on, nothing is leaked, and the same client works when memory is back.
+ * thread that asked for it, so that the scripted daemon's side does not disturb.  Whatever fails,
+ * the client says so or goes on, nothing is leaked, and the same client works once memory is back.
  */
 #include "tests/e2e/fake.h"
 #include "tests/e2e/harness.h"
