@@ -376,24 +376,27 @@ static void descriptors_raise(void)
 		prefixd_debug("cannot raise the limit of descriptors: %m");
 }
 
+static void pools_print(const struct prefixd_options *o, char *out, size_t out_len)
+{
+	uint64_t budget = pool_budget(o);
+	char bytes[32];
+
+	prefixd_bytes_print(budget, bytes, sizeof(bytes));
+	if (o->pool_blocks == PREFIXD_AUTO)
+		snprintf(out, out_len, "%s in all, as many blocks as fit", bytes);
+	else
+		snprintf(out, out_len, "%llu blocks for each size of block, %s%s",
+			 (unsigned long long)o->pool_blocks, budget ? bytes : "no limit in bytes",
+			 budget ? " in all" : "");
+}
+
 void prefixd_server_memory_table(const struct prefixd_options *o,
 				 void (*line)(void *ctx, const char *text), void *ctx)
 {
-	uint64_t budget = pool_budget(o);
-	char text[160], bytes[32];
+	char text[224], pools[160], bytes[32];
 
-	if (o->pool_blocks == PREFIXD_AUTO)
-		snprintf(text, sizeof(text), "memory: pools: %s in all, as many blocks as fit",
-			 prefixd_bytes_print(budget, bytes, sizeof(bytes)));
-	else if (budget == 0)
-		snprintf(text, sizeof(text),
-			 "memory: pools: %llu blocks for each size of block, no limit in bytes",
-			 (unsigned long long)o->pool_blocks);
-	else
-		snprintf(text, sizeof(text),
-			 "memory: pools: %llu blocks for each size of block, %s in all",
-			 (unsigned long long)o->pool_blocks,
-			 prefixd_bytes_print(budget, bytes, sizeof(bytes)));
+	pools_print(o, pools, sizeof(pools));
+	snprintf(text, sizeof(text), "memory: pools: %s", pools);
 	line(ctx, text);
 	snprintf(text, sizeof(text),
 		 "memory: sessions: at most %llu, %s each to read, %s unsent each",
@@ -475,9 +478,12 @@ int prefixd_server_run(struct prefixd_server *s)
 {
 	const struct prefixd_options *o = s->options;
 
+	char pools[160];
+
+	pools_print(o, pools, sizeof(pools));
 	prefixd_server_memory_table(o, log_line, NULL);
-	prefixd_info("ready: socket %s, admin socket %s, device %s, version %s", o->socket,
-		     o->admin_socket, s->pools.gpu->ops->name, prefixd_version());
+	prefixd_info("ready: socket %s, admin socket %s, device %s, pools %s, version %s",
+		     o->socket, o->admin_socket, s->pools.gpu->ops->name, pools, prefixd_version());
 	if (event_base_dispatch(s->base) < 0) {
 		prefixd_error("the event loop failed");
 		return PREFIXD_EXIT_FAILED;
