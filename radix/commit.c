@@ -79,6 +79,12 @@ static bool find_next(const struct radix_index *ix, const struct radix_place *at
 {
 	struct radix_match m;
 
+	if (radix_place_is_edge(at)) {
+		const struct radix_node *n = radix_node(ix, at->node);
+
+		if (at->idx == n->n_blocks && !n->n_child)
+			return false; /* the common case: a prompt that goes on at a leaf's end */
+	}
 	radix_match(ix, at, key, 1, NULL, &m);
 	if (!m.n_blocks)
 		return false;
@@ -192,7 +198,6 @@ static void publish(struct radix_index *ix, struct radix_pin *pin, uint32_t node
 {
 	struct radix_node *n = radix_node(ix, node);
 	struct radix_place to = pin->at;
-	uint32_t run;
 
 	ix->slots.entry[slot] = entry;
 	radix_slots_set(&ix->slots, slot, RADIX_SLOT_READY);
@@ -205,11 +210,9 @@ static void publish(struct radix_index *ix, struct radix_pin *pin, uint32_t node
 		radix_island_link(ix, node);
 	else if (fresh)
 		radix_child_link(ix, node, pin->at.node, pin->at.root);
+	/* a leaf that grew is younger than the queue believes, which finds out by itself */
 	if (fresh)
 		radix_leaf_queue(ix, node);
-	else if (n->heap_pos != RADIX_NONE)
-		radix_queue_update(&ix->queue, &ix->nodes, node,
-				   radix_edge_tail_tick(&ix->slab, n, &run));
 	ix->roots[n->root].n_blocks++;
 	ix->stored_total++;
 	to.node = node;

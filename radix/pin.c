@@ -48,6 +48,10 @@ void radix_pin_take(struct radix_index *ix, struct radix_pin *pin, const struct 
 void radix_pin_move(struct radix_index *ix, struct radix_pin *pin, const struct radix_place *to)
 {
 	radix_assert(pin->link.next && pin->at.root == to->root);
+	if (pin->at.node == to->node && to->idx >= pin->at.idx) {
+		pin->at = *to; /* further along the same edge: nothing becomes evictable */
+		return;
+	}
 	detach(ix, pin);
 	attach(ix, pin, to);
 }
