@@ -81,6 +81,8 @@ else
 	say "Four workers, chats under shared system prompts, a pool of 128 MiB (4 KiB stand for a block's K/V)."
 	say "Every block that is hit is compared byte for byte with what its prefix says."
 	replay 32768 --workload chat
+	say "RAG: questions over fixed documents, some of them far more often than others."
+	replay 32768 --workload rag
 	say "Agents with tools: long contexts that grow, are rewritten and fork."
 	replay 32768 --workload agent --requests 4000 --block-tokens 256
 fi
