@@ -318,7 +318,7 @@ static void mark_drop_first(struct prefixd_conn *c)
 void prefixd_conn_send(struct prefixd_conn *c, const void *bytes, size_t len, const int *fds,
 		       uint32_t n_fds)
 {
-	if (c->dead || len == 0)
+	if (c->dead || c->deaf || len == 0)
 		return;
 	if (prefixd_conn_unsent(c) + len > (size_t)PREFIXD_CONN_HARD + c->max_frame) {
 		prefixd_conn_drop(c, "does not read its replies");
@@ -369,6 +369,19 @@ static ssize_t out_send_some(struct prefixd_conn *c)
 	return sendmsg(c->fd, &msg, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
+/*
+ * The peer takes no more replies.  What it has sent before is still in the socket and counts, so
+ * reading goes on to the end; only the output is thrown away, now and from now on.
+ */
+static void conn_deafen(struct prefixd_conn *c)
+{
+	c->deaf = true;
+	while (c->n_marks > 0)
+		mark_drop_first(c);
+	c->out_base += prefixd_conn_unsent(c);
+	c->out_head = c->out_len = 0;
+}
+
 static void conn_flush(struct prefixd_conn *c)
 {
 	while (!c->dead && prefixd_conn_unsent(c) > 0) {
@@ -378,10 +391,12 @@ static void conn_flush(struct prefixd_conn *c)
 			continue;
 		if (n < 0 && errno == EAGAIN)
 			break;
+		if (n < 0 && (errno == EPIPE || errno == ECONNRESET)) {
+			conn_deafen(c);
+			break;
+		}
 		if (n < 0) {
-			prefixd_conn_drop(c, errno == EPIPE || errno == ECONNRESET
-						     ? "the peer closed"
-						     : "write failed");
+			prefixd_conn_drop(c, "write failed");
 			break;
 		}
 		if (c->n_marks > 0 && c->marks[0].at == c->out_base && n > 0)

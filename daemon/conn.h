@@ -5,8 +5,8 @@
  * gets at most PREFIXD_CONN_BUDGET frames per turn and then waits for the others.  Replies made in
  * a turn leave with one write.  A peer whose unread replies exceed the soft limit is not read from
  * until it has caught up; beyond the hard limit it is dropped.  A broken pipe ends that connection
- * only.  Descriptors are sent, never received: reads offer no control buffer, so the kernel closes
- * what a peer tries to pass.
+ * only, and not before all that the peer had sent was heard.  Descriptors are sent, never received:
+ * reads offer no control buffer, so the kernel closes what a peer tries to pass.
  *
  * What it relies on.  One thread, one event base.  Callbacks never free the connection they run on;
  * `ended` says when it may go, and comes from prefixd_conns_turn() alone.  Whoever sends, closes or
@@ -84,6 +84,7 @@ struct prefixd_conn {
 	const char *why; /* set when the end is decided */
 	bool spoke;      /* the first frame has come */
 	bool eof;        /* the peer sends no more */
+	bool deaf;       /* the peer takes no more */
 	bool closing;    /* read no more; close once all is sent */
 	bool dead;       /* close now */
 	bool more;       /* whole frames are left in the buffer */
