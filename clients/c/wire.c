@@ -11,12 +11,14 @@
 #include "clients/c/internal.h"
 
 #include <poll.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
 
+#define SPIN_NS  40000u
 #define RX_FIRST (64u * 1024)
 
 uint64_t pfx_now_ns(void)
@@ -75,17 +77,23 @@ static int garbled(struct pfx_wire *w, const char *why)
 	return PFX_PROTOCOL;
 }
 
-/* Waits for `events`.  Return: 0 (also on errors of the socket: the next read or write names them),
- * PFX_DEADLINE. */
+/*
+ * Waits for `events`: a little while awake, then asleep.  An answer takes the daemon 10 us, a wake-up
+ * across CPUs up to 60 us (bench_socket: MATCH of 8k tokens, client and daemon on two CPUs).
+ * Return: 0 (also on errors of the socket: the next read or write names them), PFX_DEADLINE.
+ */
 static int wait_for(const struct pfx_wire *w, short events, uint64_t deadline_ns)
 {
+	uint64_t start = pfx_now_ns();
+
 	for (;;) {
 		struct pollfd p = { .fd = w->fd, .events = events };
 		uint64_t now = pfx_now_ns();
+		bool spin = now - start < SPIN_NS;
 		struct timespec ts = { 0 };
 		int r;
 
-		if (now < deadline_ns) {
+		if (now < deadline_ns && !spin) {
 			uint64_t left = deadline_ns - now;
 
 			ts.tv_sec = (time_t)(left / 1000000000ull);
@@ -94,6 +102,10 @@ static int wait_for(const struct pfx_wire *w, short events, uint64_t deadline_ns
 		r = ppoll(&p, 1, &ts, NULL);
 		if (r > 0)
 			return 0;
+		if (r == 0 && spin && now < deadline_ns) {
+			sched_yield(); /* the daemon may be waiting for this very CPU */
+			continue;
+		}
 		if (r == 0)
 			return PFX_DEADLINE;
 		if (errno != EINTR)
