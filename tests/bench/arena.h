@@ -1,8 +1,8 @@
 /*
  * arena.h - memory for benchmarks: huge pages, touched before anything is timed.
  *
- * A first touch costs far more than what is measured here.  Blocks of 1 MiB and more are mappings of
- * their own; smaller ones come from mappings of 64 MiB and return to a free list of their size.
+ * A first touch costs far more than what is measured here.  Blocks of 1 MiB and more are mappings
+ * of their own; smaller ones come from mappings of 64 MiB and return to a free list of their size.
  */
 #pragma once
 

@@ -194,7 +194,7 @@ static void world_deinit(struct world *w)
 
 /* ---- matching -------------------------------------------------------------------------------- */
 
-/* A random prompt, for chat and long with a new turn behind it; returns the blocks that are stored. */
+/* A random prompt, for chat and long with a new turn behind it; returns how much is stored. */
 static uint32_t random_prompt(struct world *w, uint32_t *ret_n)
 {
 	uint32_t n = workload_prompt(&w->w, test_rng_below(&rng, w->w.n_prompts), keys);
@@ -450,9 +450,11 @@ static void run_workload(enum workload_kind kind, uint32_t n_blocks, struct resu
 
 static void print_matches(const struct result *r)
 {
-	printf("\nmatch, us    cold   warm | digests cold   warm | chained table  ratio | prefetched  ratio\n");
+	printf("\nmatch, us    cold   warm | digests cold   warm"
+	       " | chained table  ratio | prefetched  ratio\n");
 	for (unsigned k = 0; k < WORK_N; k++)
-		printf("%-8s  %7.2f %6.2f |      %7.2f %6.2f |       %7.2f %6.1f |    %7.2f %6.1f\n",
+		printf("%-8s  %7.2f %6.2f |      %7.2f %6.2f"
+		       " |       %7.2f %6.1f |    %7.2f %6.1f\n",
 		       workload_name(k), r[k].cold[INDEX], r[k].warm[INDEX], r[k].digest_cold,
 		       r[k].digest_warm, r[k].cold[LINEAR], r[k].cold[LINEAR] / r[k].cold[INDEX],
 		       r[k].cold[AHEAD], r[k].cold[AHEAD] / r[k].cold[INDEX]);
@@ -462,14 +464,16 @@ static void print_matches(const struct result *r)
 static void print_changes(const struct result *r, uint32_t n_blocks)
 {
 	printf("\nns per block of 512     insert                      evict\n");
-	printf("blocks in it     %9u   100000   table | %9u   100000 | chained table: insert evict\n",
+	printf("blocks in it     %9u   100000   table | %9u   100000"
+	       " | chained table: insert evict\n",
 	       n_blocks, n_blocks);
 	for (unsigned k = 0; k < WORK_N; k++)
 		printf("%-8s         %9.1f %8.1f %7.1f | %9.1f %8.1f |               %7.1f %5.1f\n",
 		       workload_name(k), r[k].change.insert[0], r[k].small.insert[0],
 		       r[k].change.table, r[k].change.evict[0], r[k].small.evict[0],
 		       r[k].change.insert[1], r[k].change.evict[1]);
-	printf("insert: match, pin, reserve, commit, touch, drop; table: its block table entries alone\n");
+	printf("insert: match, pin, reserve, commit, touch, drop;"
+	       " table: its block table entries alone\n");
 	printf("\nbytes per block, without token ids and block table:");
 	for (unsigned k = 0; k < WORK_N; k++)
 		printf(" %s %.1f", workload_name(k), r[k].bytes_per_block);

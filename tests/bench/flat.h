@@ -36,7 +36,7 @@ int flat_init(struct flat *f, uint32_t n_max, uint32_t key_len);
 void flat_deinit(struct flat *f);
 /* Walk and insert what is missing; returns how many were new. */
 uint32_t flat_insert(struct flat *f, const uint8_t *keys, uint32_t n);
-/* Longest prefix; the blocks' numbers go to out.  One block at a time, or 32 ahead with prefetch. */
+/* Longest prefix; the blocks' numbers go to out.  One at a time, or 32 ahead with prefetch. */
 uint32_t flat_match(const struct flat *f, const uint8_t *keys, uint32_t n, uint32_t *out);
 uint32_t flat_match_ahead(const struct flat *f, const uint8_t *keys, uint32_t n, uint32_t *out);
 /* Remove the n least recently inserted. */

@@ -13,7 +13,7 @@ enum {
 	BULK_RUNS = 64
 };
 
-/* Commit keys[0..n) behind the pin.  Return: blocks committed; fewer when slots or memory ran out. */
+/* Commit keys[0..n) behind the pin.  Return: blocks committed; fewer without room or memory. */
 static inline uint32_t bulk_commit(struct radix_index *ix, struct radix_pin *pin,
 				   const uint8_t *keys, uint32_t n, uint32_t key_len,
 				   uint32_t n_tokens, uint64_t tick)

@@ -1,5 +1,5 @@
 /*
- * corpus.h - prompts for tests of the index, as block keys, in shapes that have broken trees before.
+ * corpus.h - prompts for tests of the index, as block keys, in shapes that break trees.
  *
  * A corpus is a fixed set of prompts made from a seed.  In digest mode each key is a digest of the
  * whole path up to it, so that equal keys mean equal prefixes, as engines' own digests do.

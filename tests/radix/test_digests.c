@@ -270,7 +270,7 @@ START_TEST(island_start_that_is_a_member_is_a_duplicate)
 }
 END_TEST
 
-/* Before an island's first block is nowhere in particular: another block there does not hang below it. */
+/* Before an island's first block is nowhere: another block committed there is none of its. */
 START_TEST(commit_before_an_island_touches_nothing_of_it)
 {
 	struct bed_slots s = bed_reserve(&b, BED_OWNER, 1);

@@ -248,7 +248,7 @@ START_TEST(each_allocation_fails_once)
 		ck_assert_uint_eq(s.heap.n_failed, 1);
 		told += s.n_failed;
 	}
-	/* A failure may be survived without telling (a table that stays at its size), not always. */
+	/* Some failures may be survived without telling (a table keeps its size), not all. */
 	ck_assert_uint_gt(told, 5);
 }
 END_TEST

@@ -339,7 +339,7 @@ static int expected_commit(struct world *w, struct lease *l, const uint8_t *key,
 	*ret_canonical = found;
 	if (found == ORACLE_NONE || l->at == ORACLE_ISLAND || w->o.slots[found].parent == l->at)
 		return 0;
-	/* The writer says what an island's parent is: that hangs it there, unless it makes a circle. */
+	/* The writer says what an island's parent is: it hangs there now, unless in a circle. */
 	if (w->o.slots[found].parent != ORACLE_ISLAND || oracle_is_circle(&w->o, found, l->at))
 		return RADIX_E_CONFLICT;
 	return 0;

@@ -49,7 +49,7 @@ static void ignore_line(void *ctx, const char *text)
 	++*(unsigned *)ctx;
 }
 
-/* What a thread on a small stack found wrong; 0: nothing.  Check's assertions stay outside of it. */
+/* What a thread on a small stack found wrong, if anything; Check's assertions stay outside. */
 struct deep {
 	struct world w;
 	uint8_t *keys; /* DEPTH keys */
@@ -87,8 +87,8 @@ static uint32_t matched(struct deep *d, uint32_t n, struct radix_place *ret_end)
 
 /*
  * Every `step` blocks a branch of one block: as many edges below each other as there are branches.
- * From the top down, so that each cut is at the beginning of all that is left; a pin walks along, so
- * that no step begins at the root again.
+ * From the top down, so that each cut is at the beginning of all that is left; a pin walks along,
+ * so that no step begins at the root again.
  */
 static bool add_branches(struct deep *d)
 {
@@ -193,8 +193,8 @@ static uint64_t now_ns(void)
 }
 
 /*
- * Median time to evict twenty blocks, one by one, out of n_blocks.  Ten leaves of one block hang at each
- * stem of ten: of each twenty evictions ten remove a leaf, and ten trim the stem that is left.
+ * Median time to evict twenty blocks, one by one, out of n_blocks.  Ten leaves of one block hang
+ * at each stem of ten: of each twenty evictions ten remove a leaf, ten trim the stem that is left.
  */
 static uint64_t evict_twenty(uint32_t n_blocks, uint64_t *ret_takes)
 {

@@ -471,7 +471,7 @@ START_TEST(T07_digests_that_differ_in_16_bits_never_meet)
 	radix_match(b.ix, &from, keys, 3, NULL, &m);
 	ck_assert_uint_eq(m.n_blocks, 3);
 	for (uint32_t bit = 0; bit < 32; bit++) {
-		/* the 16 lowest and the 16 highest bits of the digest, whichever end one calls the top */
+		/* the 16 bits at either end of the digest, whichever one calls the top */
 		uint32_t byte = 64 + (bit < 16 ? bit / 8 : 28 + bit / 8);
 
 		memcpy(other, keys, sizeof(keys));

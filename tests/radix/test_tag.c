@@ -1,10 +1,11 @@
 /*
- * test_tag.c - with 8 bits of tag the map of children answers wrongly all the time; the index never.
+ * test_tag.c - with 8 bits of tag the map of children is wrong all the time; the index never.
  *
- * Built against the core with RADIX_TAG_BITS=8.  What is stored is known by arithmetic: a first block
- * with number below FIRST, below each of those the second blocks with number below SECOND.  A million
- * prompts with random numbers are asked for; each answer must be the exact one, and the counter of
- * addresses that agreed while the key did not must have moved, else the test saw no collision.
+ * Built against the core with RADIX_TAG_BITS=8.  What is stored is known by arithmetic: a first
+ * block with number below FIRST, below each of those the second blocks with number below SECOND.
+ * A million prompts with random numbers are asked for; each answer must be the exact one, and the
+ * counter of addresses that agreed while the key did not must have moved, else the test saw no
+ * collision.
  */
 #include "tests/lib/heap.h"
 #include "tests/lib/rng.h"
