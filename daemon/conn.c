@@ -71,11 +71,16 @@ static void conn_schedule(struct prefixd_conns *set)
 		(void)event_add(set->turn_ev, &zero); /* failing (no memory) costs a late turn */
 }
 
+/* It does not read its replies: no more of its frames until it has caught up. */
+static bool conn_behind(const struct prefixd_conn *c)
+{
+	return prefixd_conn_unsent(c) > PREFIXD_CONN_SOFT || c->n_marks >= PREFIXD_CONN_MARKS;
+}
+
 /* Tells libevent what this connection waits for now. */
 static void conn_interest(struct prefixd_conn *c)
 {
-	bool read = !c->eof && !c->closing && !c->dead && !c->more &&
-		    prefixd_conn_unsent(c) <= PREFIXD_CONN_SOFT;
+	bool read = !c->eof && !c->closing && !c->dead && !c->more && !conn_behind(c);
 	/* What was queued in this turn is tried first: mostly the socket takes it at once. */
 	bool write = !c->dead && prefixd_conn_unsent(c) > 0 && !radix_list_linked(&c->dirty_link);
 
@@ -146,7 +151,7 @@ static void conn_frames(struct prefixd_conn *c, uint32_t budget)
 			if (in_pending(c) < need)
 				break;
 		}
-		if (budget == 0 || prefixd_conn_unsent(c) > PREFIXD_CONN_SOFT) {
+		if (budget == 0 || conn_behind(c)) {
 			c->more = true;
 			return; /* the buffer stays as it is until their turn comes */
 		}
@@ -175,7 +180,7 @@ static void conn_settle(struct prefixd_conn *c)
 {
 	if (c->more && !c->closing && !c->dead) {
 		/* With too much unsent the write event brings it back instead. */
-		if (prefixd_conn_unsent(c) <= PREFIXD_CONN_SOFT) {
+		if (!conn_behind(c)) {
 			if (!radix_list_linked(&c->busy_link))
 				radix_list_add_tail(&c->set->busy, &c->busy_link);
 			conn_schedule(c->set);

@@ -27,6 +27,7 @@ struct prefixd_conn;
 #define PREFIXD_CONN_BUDGET   64u         /* frames per turn and client */
 #define PREFIXD_CONN_IN       (64u << 10) /* input buffer; grows to one frame */
 #define PREFIXD_CONN_SOFT     (1u << 20)  /* unsent bytes at which reading stops */
+#define PREFIXD_CONN_MARKS    64u         /* unsent replies with descriptors, likewise */
 #define PREFIXD_CONN_HARD     (8u << 20)  /* on top of one frame: the peer is dropped */
 #define PREFIXD_CONN_LINGER_S 5           /* how long closing waits for the peer to read */
 #define PREFIXD_CONN_MAX_FDS  4u

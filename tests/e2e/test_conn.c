@@ -592,6 +592,51 @@ static int open_descriptors(void)
 	return n;
 }
 
+/* Descriptors that wait in our buffer are the whole process's: who asks for them by short requests
+ * and does not read is not read from long before its bytes would be too many. */
+START_TEST(waiting_descriptors_are_few)
+{
+	enum {
+		N = 5000
+	};
+	static uint8_t got[1 << 20];
+	uint8_t frame[PROTO_HEADER_LEN];
+	struct world w;
+	struct end e;
+	int before;
+
+	world_init(&w);
+	w.pass_fd = open("/dev/zero", O_RDONLY | O_CLOEXEC);
+	ck_assert_int_ge(w.pass_fd, 0);
+	end_init(&e, &w, 0);
+	before = open_descriptors();
+	for (uint64_t i = 0; i < N; i++) {
+		frame_make(frame, i, 0);
+		if (write(e.fd, frame, sizeof(frame)) != (ssize_t)sizeof(frame))
+			break;
+		settle(&w);
+		ck_assert_int_le(open_descriptors(), before + (int)PREFIXD_CONN_MARKS);
+	}
+	ck_assert_uint_eq(e.conn.n_marks, PREFIXD_CONN_MARKS);
+	ck_assert_uint_lt(prefixd_conn_unsent(&e.conn), PREFIXD_CONN_SOFT);
+	w.pass_fd = -1;
+	for (int idle = 0; idle < 1000; idle++) {
+		idle = read_some(e.fd, got, sizeof(got)) ? 0 : idle;
+		settle(&w);
+	}
+	ck_assert_uint_eq(e.conn.n_marks, 0);
+	ck_assert_int_eq(open_descriptors(), before);
+	ck_assert_uint_eq(w.n_ended, 0);
+	frame_make(frame, 0, 0);
+	before = (int)w.n_frames; /* and it is heard again */
+	ck_assert_int_eq(write(e.fd, frame, sizeof(frame)), (ssize_t)sizeof(frame));
+	settle(&w);
+	ck_assert_int_eq((int)w.n_frames, before + 1);
+	end_deinit(&e);
+	world_deinit(&w);
+}
+END_TEST
+
 /* A peer that passes descriptors passes nothing: the bytes arrive, the descriptor does not. */
 START_TEST(descriptors_are_not_accepted)
 {
@@ -725,6 +770,7 @@ static Suite *suite(void)
 	tcase_add_test(tc, broken_pipe);
 	tcase_add_test(tc, heard_to_the_end);
 	tcase_add_test(tc, descriptors_go_with_their_reply);
+	tcase_add_test(tc, waiting_descriptors_are_few);
 	tcase_add_test(tc, descriptors_are_not_accepted);
 	suite_add_tcase(s, tc);
 	tc = tcase_create("log");
