@@ -18,6 +18,7 @@
 #include <fcntl.h>
 #include <linux/memfd.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -67,6 +68,30 @@ static int populate(const struct gpu_shm *shm)
 	return 0;
 }
 
+/*
+ * How much memory the kernel could hand out now, without swapping.  Return: bytes; UINT64_MAX where
+ * it does not say.
+ */
+static uint64_t available(void)
+{
+	static const char name[] = "MemAvailable:";
+	char text[512];
+	const char *at;
+	ssize_t n;
+	int fd;
+
+	fd = open("/proc/meminfo", O_RDONLY | O_CLOEXEC);
+	if (fd < 0)
+		return UINT64_MAX;
+	n = read(fd, text, sizeof(text) - 1);
+	(void)close(fd); /* it was only read */
+	if (n <= 0)
+		return UINT64_MAX;
+	text[n] = '\0';
+	at = strstr(text, name);
+	return at ? strtoull(at + sizeof(name) - 1, NULL, 10) * 1024 : UINT64_MAX;
+}
+
 /* The memfd at its final size, mapped; `flags` asks for huge pages or does not. */
 static int map_pages(struct gpu_shm *shm, const char *name, uint64_t len, uint64_t page_bytes,
 		     unsigned int flags)
@@ -112,6 +137,9 @@ static int map_plain(struct gpu_shm *shm, const char *name, uint64_t len, bool w
 	r = map_pages(shm, name, len, (uint64_t)sysconf(_SC_PAGESIZE), 0);
 	if (r < 0)
 		return r;
+	/* The kernel would not refuse: it would kill processes, this one first, to find the pages. */
+	if (shm->len > available())
+		return -ENOMEM;
 	/* Transparent huge pages where the system allows them for shared memory; a wish only. */
 	if (want_huge)
 		(void)madvise(shm->base, shm->len, MADV_HUGEPAGE);

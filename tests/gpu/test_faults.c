@@ -194,6 +194,28 @@ START_TEST(shm_impossible_lengths)
 }
 END_TEST
 
+static uint64_t memory_of_machine(void)
+{
+	return (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
+}
+
+/* More than the machine has is refused before its pages are asked for: asking would fill the
+ * machine and call the kernel's killer instead of failing. */
+START_TEST(shm_beyond_the_memory_there_is)
+{
+	uint32_t fds = count_fds(), maps = count_memfd_maps();
+	struct gpu_shm shm;
+
+	arm(1, FAULT_MADVISE, EIO); /* whoever asks for pages is stopped here */
+	ck_assert_int_eq(gpu_shm_new(&shm, "prefixd-test", memory_of_machine() + 1, false, true),
+			 -ENOMEM);
+	ck_assert(!fault.failed);
+	fault.armed = false;
+	ck_assert_uint_eq(count_fds(), fds);
+	ck_assert_uint_eq(count_memfd_maps(), maps);
+}
+END_TEST
+
 /* The kernel's own refusal: the process may open no more, at either descriptor. */
 START_TEST(shm_without_descriptors)
 {
@@ -393,6 +415,7 @@ static Suite *faults(void)
 	tcase_add_loop_test(t, shm_fails_at_every_call, 0,
 			    (int)(radix_array_size(shapes) * radix_array_size(errors)));
 	tcase_add_loop_test(t, shm_impossible_lengths, 0, 4);
+	tcase_add_test(t, shm_beyond_the_memory_there_is);
 	tcase_add_test(t, shm_without_descriptors);
 	if (may_die())
 		tcase_add_test(t, shm_beyond_the_file_size_limit);
