@@ -28,8 +28,9 @@ void prefixd_session_opened(struct prefixd_engine *e, uint32_t number,
 	struct prefixd_session *s = NULL;
 
 	radix_assert(!prefixd_session_find(e, number));
-	/* Some more than the limit may connect, so that they can be told; not without end. */
-	if (e->sessions.n < (uint64_t)e->config.limits.max_sessions + 64 &&
+	/* Some more than the limit may connect, so that they can be told; not without end.  Operators
+	 * always: a full house is when they are needed. */
+	if ((peer->admin || e->sessions.n < (uint64_t)e->config.limits.max_sessions + 64) &&
 	    prefixd_set_room(e->alloc, &e->sessions) == 0)
 		s = prefixd_take0(e->alloc, sizeof(*s));
 	if (!s) {

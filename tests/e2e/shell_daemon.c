@@ -452,6 +452,30 @@ START_TEST(silence_is_ended)
 }
 END_TEST
 
+/* However many workers connect, an operator comes in and is answered in full. */
+START_TEST(full_house_has_room_for_operators)
+{
+	struct raw many[100];
+	uint8_t byte;
+	json_t *j;
+
+	START("--pool-blocks", "8", "--max-sessions", "4");
+	raw_connect(&many[0], d.socket);
+	raw_hello(&many[0]);
+	(void)raw_open(&many[0], "m", 4096);
+	for (size_t i = 1; i < radix_array_size(many); i++)
+		raw_connect(&many[i], d.socket);
+	e2e_sleep_ms(300); /* all are accepted, the last ones closed at once */
+	ck_assert_int_eq(recv(many[99].fd, &byte, 1, 0), 0);
+	j = admin("{\"op\":\"explain\",\"model\":\"m\",\"tokens\":[1]}");
+	ck_assert(json_is_true(json_object_get(j, "ok")));
+	json_decref(j);
+	for (size_t i = 0; i < radix_array_size(many); i++)
+		raw_close(&many[i]);
+	expect_clean();
+}
+END_TEST
+
 /* No descriptors left: some peers are closed, the daemon lives, and later ones are served. */
 START_TEST(out_of_descriptors)
 {
@@ -631,7 +655,7 @@ int main(int argc, char **argv)
 			stale_socket_is_replaced, other_files_are_not_removed, exit_codes,
 			term_waits_for_leases, drain_ends_at_its_timeout,
 			second_signal_is_immediate, hangup_reloads_what_may_change,
-			silence_is_ended, out_of_descriptors) },
+			silence_is_ended, full_house_has_room_for_operators, out_of_descriptors) },
 		{ "admin", TESTS(admin_refuses_and_says_why, admin_shows_and_does,
 				 admin_only_on_its_socket) },
 	};
