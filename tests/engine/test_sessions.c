@@ -262,8 +262,7 @@ START_TEST(quiesced)
 	reserve(&a, &p, 3);
 	reserve(&a, &p, 2);
 	q = (struct proto_quiesced_req){ .instance = a.c->instance,
-					 .old_boot = config.engine.boot };
-	memset(q.old_boot.b, 0xb0, 16);
+					 .old_boot = w.config.engine.boot };
 	world_eof(a.c);
 	ck_assert(a.c->used);
 	/* Another process, another user, another life, another instance: nothing. */
@@ -394,7 +393,7 @@ START_TEST(revoked)
 	ck_assert_int_eq(world_release(a.c, &rel, &end), PROTO_STATUS_REVOKED);
 	ck_assert_int_eq(world_release(a.c, &rel, &end), PROTO_STATUS_UNKNOWN_LEASE);
 	q.instance = a.c->instance;
-	memset(q.old_boot.b, 0xb0, 16);
+	q.old_boot = w.config.engine.boot;
 	ck_assert_int_eq(world_quiesced(a.c, &q, &quiet), PROTO_STATUS_OK);
 	ck_assert_uint_eq(quiet.n_slots, 3);
 	ck_assert_uint_eq(slots_in(RADIX_SLOT_FREE), 64);

@@ -81,7 +81,7 @@ int world_init(struct world *w, const struct world_config *config)
 	w->tenants[1].n_uids = 1;
 	e = &w->config.engine;
 	e->alloc = &w->heap.alloc;
-	memset(e->boot.b, 0xb0, sizeof(e->boot.b));
+	e->boot.b[15] = 0xb0; /* lease ids count from 1 then, which reads well */
 	e->secret[0] = 0x0123456789abcdefu;
 	e->secret[1] = 0xfedcba9876543210u;
 	memset(e->naming_key, 7, sizeof(e->naming_key));
@@ -248,6 +248,7 @@ void world_advance(struct world *w, uint64_t ns)
 	uint64_t end = w->now_ns + ns;
 	struct prefixd_event event = { .type = PREFIXD_EVENT_TIMER };
 
+	world_note(w, "       %llu us pass\n", (unsigned long long)ns / 1000);
 	for (;;) {
 		uint64_t due = prefixd_engine_deadline(w->engine);
 
