@@ -328,6 +328,15 @@ static void op_reserve(struct world *w, struct lease *l)
 	CHECK(w, n == granted);
 }
 
+/* Now and then one of the next allocations fails. */
+static bool short_of_memory(struct world *w)
+{
+	if (below(w, 8))
+		return false;
+	test_heap_fail_at(&w->heap, 1 + below(w, 4));
+	return true;
+}
+
 /* What a commit of that key at the lease's place must answer, and the slot it must name. */
 static int expected_commit(struct world *w, struct lease *l, const uint8_t *key,
 			   enum radix_commit_result *ret_result, int *ret_canonical)
@@ -361,7 +370,14 @@ static void op_commit(struct world *w, struct lease *l)
 	expect = expected_commit(w, l, block.key, &expect_result, &canonical);
 	r = radix_commit(w->ix, &l->pin, l->owner + 1, &block, w->tick, &ret_slot, &result);
 	CHECK(w, r == RADIX_E_STATE); /* somebody else's slot */
-	r = radix_commit(w->ix, &l->pin, l->owner, &block, w->tick, &ret_slot, &result);
+	if (short_of_memory(w)) {
+		r = radix_commit(w->ix, &l->pin, l->owner, &block, w->tick, &ret_slot, &result);
+		test_heap_fail_at(&w->heap, 0);
+		if (r == -ENOMEM)
+			return; /* nothing happened: the comparison after this step sees to it */
+	} else {
+		r = radix_commit(w->ix, &l->pin, l->owner, &block, w->tick, &ret_slot, &result);
+	}
 	CHECK(w, r == expect);
 	if (r == RADIX_E_CONFLICT) {
 		l->stuck = true;
@@ -489,7 +505,11 @@ static void op_graft(struct world *w)
 		expect = 0;
 	else if (w->o.slots[slot].parent != ORACLE_ISLAND || oracle_is_circle(&w->o, slot, parent))
 		expect = RADIX_E_CONFLICT;
+	(void)short_of_memory(w);
 	r = radix_graft(w->ix, w->root[root], parent_key, key);
+	test_heap_fail_at(&w->heap, 0);
+	if (r == -ENOMEM)
+		return;
 	CHECK(w, r == expect);
 	if (r == 0)
 		w->o.slots[slot].parent = parent;
