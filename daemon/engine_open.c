@@ -39,12 +39,30 @@ static void namespace_free(struct prefixd_engine *e, struct prefixd_namespace *n
 	radix_give(e->alloc, ns, sizeof(*ns));
 }
 
+/* Of those that differ in the seed alone the oldest is what the others are measured by. */
+static void family_lost(struct prefixd_engine *e, const struct prefixd_namespace *gone)
+{
+	struct prefixd_namespace *oldest = NULL;
+
+	for (uint32_t i = 0; i < e->namespaces.n; i++) {
+		struct prefixd_namespace *o = radix_container_of(e->namespaces.v[i],
+								 struct prefixd_namespace, item);
+
+		if (memcmp(o->family, gone->family, 32) == 0 && (!oldest || o->id < oldest->id))
+			oldest = o;
+	}
+	if (oldest)
+		oldest->seed_mismatch = false;
+}
+
 void prefixd_namespace_unref(struct prefixd_engine *e, struct prefixd_namespace *ns)
 {
 	radix_assert(ns->refs > 0);
 	if (--ns->refs > 0)
 		return;
 	prefixd_set_del(&e->namespaces, &ns->item);
+	if (ns->mode == RADIX_KEYS_DIGEST)
+		family_lost(e, ns);
 	namespace_free(e, ns);
 }
 

@@ -381,6 +381,37 @@ START_TEST(hash_seed)
 }
 END_TEST
 
+/* When the other seed's namespace is gone, nothing says any more that it is there. */
+START_TEST(hash_seed_alone_again)
+{
+	struct proto_open_req o = world_open_req("m");
+	uint8_t digest[32] = { 1 };
+	struct scene_prompt p = { .keys = digest, .n_keys = 1 };
+	struct scene_place at[3];
+	struct proto_match_rep rep;
+	struct proto_open_rep again;
+
+	begin();
+	o.key_mode = PROTO_KEYS_DIGEST;
+	o.digest_len = 32;
+	for (uint32_t i = 0; i < 3; i++) {
+		o.seed_probe = (struct proto_span){ "123" + i, 1 };
+		at[i] = scene_place(&w, 100 + i, 1000, &o);
+		ck_assert_uint_eq(at[i].ns.flags, i ? PROTO_OPENED_SEED_MISMATCH : 0);
+	}
+	world_gone(at[1].c); /* the oldest is there yet */
+	ck_assert_int_eq(world_open(at[2].c, &o, &again), PROTO_STATUS_OK);
+	ck_assert_uint_eq(again.flags, PROTO_OPENED_SEED_MISMATCH);
+	world_gone(at[0].c);
+	ck_assert_int_eq(world_open(at[2].c, &o, &again), PROTO_STATUS_OK);
+	ck_assert_uint_eq(again.ns, at[2].ns.ns);
+	ck_assert_uint_eq(again.flags, 0);
+	ck_assert_uint_eq(scene_look(&at[2], &p, &rep), 0);
+	ck_assert_uint_eq(rep.reason, PROTO_REASON_NEVER_SEEN);
+	world_deinit(&w);
+}
+END_TEST
+
 int main(void)
 {
 	Suite *s = suite_create("identity");
@@ -396,5 +427,6 @@ int main(void)
 	scene_case(s, "T10", block_bytes);
 	scene_case(s, "T44", self_test);
 	scene_case(s, "T44", hash_seed);
+	scene_case(s, "T44", hash_seed_alone_again);
 	return scene_main(s);
 }
