@@ -7,7 +7,8 @@ JOBS ?= $(shell nproc)
 TRACE ?=
 TRACES ?=
 
-.PHONY: help demo check build bench bench-reference bench-large fuzz format lint nightly install clean deps
+.PHONY: help demo check build bench bench-reference bench-large fuzz mutants coverage format lint nightly install clean \
+	deps
 
 help: ## what can be typed here
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile
@@ -43,6 +44,12 @@ bench-reference: build ## replay the public traces against their reference resul
 fuzz: deps ## fuzz every target for SECONDS (60) each, with clang
 	@.ci/fuzz $${SECONDS_EACH:-60}
 
+mutants: deps ## plant each small fault of tests/mutants and see that a test notices it
+	@tests/mutants/run.sh
+
+coverage: deps ## lines that the tests reach, with the limits that they must not fall below
+	@.ci/coverage
+
 format: ## lay the C sources out by .clang-format
 	@git ls-files '*.c' '*.h' | xargs clang-format -i
 
@@ -51,6 +58,7 @@ lint: build ## only the lints
 
 nightly: build ## the long proofs: whole soaks, all seeds, fuzz for ten minutes a target
 	@.ci/check $(BUILD) --timeout-multiplier 4
+	@tests/mutants/run.sh
 	@.ci/fuzz 600
 
 install: build

@@ -414,7 +414,7 @@ uint64_t prefixd_tick(struct prefixd_engine *e);
 
 static inline const uint8_t *prefixd_lease_key(const struct prefixd_lease *l)
 {
-	return l->keys + l->keys_off;
+	return l->keys ? l->keys + l->keys_off : NULL; /* a prompt without keys has no buffer */
 }
 
 /* The first n kept keys are on the path now. */
