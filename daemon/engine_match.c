@@ -67,11 +67,10 @@ bool prefixd_tokens_check(struct prefixd_engine *e, struct prefixd_request *rq,
 	/* 2^48 tokens keep every product below 64 bits. */
 	if (n_tokens >= least && n_tokens <= 1ull << 48)
 		return true;
-	prefixd_refuse(
-		e, rq, PROTO_STATUS_BAD_BODY, "n_tokens",
-		"'n_tokens' is %llu, but the keys and the tail of this request cover at least "
-		"%llu",
-		(unsigned long long)n_tokens, (unsigned long long)least);
+	prefixd_refuse(e, rq, PROTO_STATUS_BAD_BODY, "n_tokens",
+		       "'n_tokens' is %llu; it is at least %llu, which the keys and the tail "
+		       "cover, and at most 2^48",
+		       (unsigned long long)n_tokens, (unsigned long long)least);
 	return false;
 }
 

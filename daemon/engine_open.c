@@ -187,13 +187,15 @@ static bool check_sizes(struct prefixd_engine *e, struct prefixd_request *rq,
 		want = want * m->block_tokens * bits / 8;
 	if (want == m->block_bytes)
 		return true;
+	if (want > 1ull << 40)
+		return bad(e, rq, "block_bytes",
+			   "layers, kv_heads, head_dim and block_tokens make more than 1 TiB of a "
+			   "block; look for the wrong one, or set OPAQUE");
 	prefixd_refuse(e, rq, PROTO_STATUS_BAD_NAMESPACE, "block_bytes",
 		       "'block_bytes' is %llu, but 2 x %u layers x %u KV heads x %u head dim x %u "
 		       "bits x %u tokens is %llu bytes; give that, or set OPAQUE",
 		       (unsigned long long)m->block_bytes, m->layers, m->kv_heads, m->head_dim,
-		       bits, m->block_tokens,
-		       want > UINT64_MAX ? (unsigned long long)UINT64_MAX
-					 : (unsigned long long)want);
+		       bits, m->block_tokens, (unsigned long long)want);
 	return false;
 }
 
