@@ -6,6 +6,7 @@ BUILDTYPE ?= debugoptimized
 JOBS ?= $(shell nproc)
 TRACE ?=
 TRACES ?=
+PREFIX ?=
 
 .PHONY: help demo check build bench bench-reference bench-large fuzz mutants coverage format lint nightly install clean \
 	deps
@@ -61,8 +62,10 @@ nightly: build ## the long proofs: whole soaks, all seeds, fuzz for ten minutes 
 	@tests/mutants/run.sh
 	@.ci/fuzz 600
 
-install: build
+install: build ## programs, library, header, prefixd.pc (PREFIX=DIR, else /usr/local; DESTDIR)
+	@[ -z "$(PREFIX)" ] || meson configure $(BUILD) --prefix="$(abspath $(PREFIX))"
 	@meson install -C $(BUILD)
+	@if [ "$$(id -u)" = 0 ] && [ -z "$(DESTDIR)" ]; then ldconfig; fi
 
 clean:
 	rm -rf $(BUILD)
