@@ -15,7 +15,7 @@
 #include <sys/random.h>
 #include <unistd.h>
 
-#define DEFAULT_SOCKET "/run/prefixd/prefixd.sock"
+#define DEFAULT_DIR "/run/prefixd"
 
 #ifndef PFX_VERSION
 #define PFX_VERSION "0.1.0"
@@ -217,9 +217,24 @@ static const char *program_name(void)
 	return program_invocation_short_name ? program_invocation_short_name : "?";
 }
 
+/* The caller's word, the environment's, or where a daemon without options listens: a user's own one
+ * only on a machine that has none of its own.  Return: 0, PFX_NO_MEMORY. */
+static int socket_path(const char *given, char **ret_path)
+{
+	const char *path = given ? given : getenv("PREFIXD_SOCKET");
+	const char *runtime = getenv("XDG_RUNTIME_DIR");
+
+	if (path && *path)
+		*ret_path = strdup(path);
+	else if (geteuid() == 0 || access(DEFAULT_DIR, F_OK) == 0 || !runtime || !*runtime)
+		*ret_path = strdup(DEFAULT_DIR "/prefixd.sock");
+	else if (asprintf(ret_path, "%s/prefixd.sock", runtime) < 0)
+		*ret_path = NULL;
+	return *ret_path ? 0 : PFX_NO_MEMORY;
+}
+
 static int new_client(const pfx_connect_options *o, struct pfx_client **ret_client)
 {
-	const char *path = o->socket ? o->socket : getenv("PREFIXD_SOCKET");
 	const char *name = o->name ? o->name : program_name();
 	struct pfx_client *c = calloc(1, sizeof(*c));
 	uint64_t random[4];
@@ -227,8 +242,7 @@ static int new_client(const pfx_connect_options *o, struct pfx_client **ret_clie
 	if (!c)
 		return PFX_NO_MEMORY;
 	pfx_wire_init(&c->wire);
-	c->socket = strdup(path && *path ? path : DEFAULT_SOCKET);
-	if (!c->socket) {
+	if (socket_path(o->socket, &c->socket)) {
 		free(c);
 		return PFX_NO_MEMORY;
 	}

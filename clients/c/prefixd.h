@@ -78,7 +78,9 @@ PFX_API const char *pfx_version(void);
 /* struct_size first: sizeof(the struct), so that later versions can add members at the end. */
 typedef struct {
 	size_t struct_size;
-	const char *socket;   /* path; NULL: $PREFIXD_SOCKET, else /run/prefixd/prefixd.sock */
+	/* path; NULL: $PREFIXD_SOCKET, else /run/prefixd/prefixd.sock, but where there is no
+	 * /run/prefixd $XDG_RUNTIME_DIR/prefixd.sock, which a daemon that is not root uses */
+	const char *socket;
 	const char *name;     /* shown to operators; NULL: the program's name */
 	uint32_t deadline_ms; /* default for every call; 0: 1000 */
 	int copies;           /* 1: this worker copies blocks out before use (leases revocable) */

@@ -14,6 +14,7 @@
 #include <sched.h>
 #include <stdlib.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
@@ -78,8 +79,8 @@ static int garbled(struct pfx_wire *w, const char *why)
 }
 
 /*
- * Waits for `events`: a little while awake, then asleep.  An answer takes the daemon 10 us, a wake-up
- * across CPUs up to 60 us (bench_socket: MATCH of 8k tokens, client and daemon on two CPUs).
+ * Waits for `events`: a little while awake, then asleep.  An answer takes the daemon 10 us, a
+ * wake-up across CPUs up to 60 us (bench_socket: MATCH of 8k tokens, client and daemon on two CPUs).
  * Return: 0 (also on errors of the socket: the next read or write names them), PFX_DEADLINE.
  */
 static int wait_for(const struct pfx_wire *w, short events, uint64_t deadline_ns)
@@ -113,6 +114,14 @@ static int wait_for(const struct pfx_wire *w, short events, uint64_t deadline_ns
 	}
 }
 
+/* For the message only: connecting to something else is refused like connecting to nobody. */
+static bool is_socket(const char *path)
+{
+	struct stat st;
+
+	return stat(path, &st) != 0 || S_ISSOCK(st.st_mode);
+}
+
 int pfx_wire_connect(struct pfx_wire *w, const char *path, uint64_t deadline_ns)
 {
 	struct sockaddr_un sa = { .sun_family = AF_UNIX };
@@ -138,9 +147,10 @@ int pfx_wire_connect(struct pfx_wire *w, const char *path, uint64_t deadline_ns)
 		pfx_wire_close(w, false);
 		if (e == EAGAIN)
 			return PFX_DEADLINE;
-		return lost(w, e == EACCES   ? "permission denied at its socket"
-			       : e == ENOENT ? "its socket does not exist"
-					     : "nobody listens at its socket");
+		return lost(w, e == EACCES       ? "permission denied at its socket"
+			       : e == ENOENT     ? "its socket does not exist"
+			       : is_socket(path) ? "nobody listens at its socket"
+						 : "this is not a socket");
 	}
 	return 0;
 }

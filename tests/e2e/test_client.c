@@ -68,6 +68,46 @@ START_TEST(nobody)
 }
 END_TEST
 
+/* What is wrong with the path is said; a file that nobody can listen at is no absent daemon. */
+START_TEST(no_socket)
+{
+	pfx_connect_options o = { .struct_size = sizeof(o), .socket = "/proc/self/exe" };
+	pfx_client *c = NULL;
+
+	ck_assert_int_eq(pfx_connect(&o, &c), PFX_GONE);
+	ck_assert_msg(strstr(pfx_error(c), "not a socket"), "%s", pfx_error(c));
+	pfx_close(c);
+}
+END_TEST
+
+/* Without a path: root looks in /run/prefixd, others look where a daemon of their own listens,
+ * unless the machine has one. */
+START_TEST(default_path)
+{
+	bool own = access("/run/prefixd", F_OK) != 0;
+	int status;
+	pid_t pid;
+
+	pid = fork();
+	ck_assert_int_ge(pid, 0);
+	if (pid == 0) {
+		pfx_client *c = NULL;
+
+		if ((geteuid() == 0 && setuid(65534)) || unsetenv("PREFIXD_SOCKET") ||
+		    setenv("XDG_RUNTIME_DIR", "/nonexistent/run", 1))
+			_exit(2);
+		if (pfx_connect(NULL, &c) != PFX_GONE)
+			_exit(own ? 3 : 0);
+		_exit(strstr(pfx_error(c),
+			     own ? "/nonexistent/run/prefixd.sock" : "/run/prefixd/prefixd.sock")
+			      ? 0
+			      : 1);
+	}
+	ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+	ck_assert_int_eq(status, 0);
+}
+END_TEST
+
 static void serve_slamming(struct fake *f)
 {
 	while (fake_accept(f))
@@ -564,6 +604,8 @@ static Suite *suite(void)
 
 	tcase_set_timeout(t, 60);
 	tcase_add_test(t, nobody);
+	tcase_add_test(t, no_socket);
+	tcase_add_test(t, default_path);
 	tcase_add_test(t, backoff);
 	tcase_add_test(t, deadline_then_late_reply);
 	tcase_add_test(t, deadline_in_hello);
