@@ -306,10 +306,19 @@ static char *file_line(char *str, int num, void *stream)
 	struct file_reader *fr = stream;
 	size_t len;
 
-	if (fr->r < 0 || !fgets(str, num, fr->f))
+	if (fr->r < 0)
+		return NULL;
+	memset(str, 1, (size_t)num); /* so that the last byte 0 is the one that ends the line */
+	if (!fgets(str, num, fr->f))
 		return NULL;
 	fr->line++;
 	len = strlen(str);
+	if (memrchr(str, '\0', (size_t)num) != str + len) {
+		snprintf(fr->why, fr->why_len, "%s:%d: has a byte 0; is it a text file, and whole?",
+			 fr->path, fr->line);
+		fr->r = -EINVAL;
+		return NULL;
+	}
 	if (len + 1 >= (size_t)num && str[len - 1] != '\n') {
 		snprintf(fr->why, fr->why_len, "%s:%d: longer than %d bytes", fr->path, fr->line,
 			 num - 2);

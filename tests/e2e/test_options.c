@@ -11,15 +11,20 @@
 static char why[PREFIXD_WHY_LEN];
 static char file_path[64];
 
-static void file_write(const char *text)
+static void file_write_bytes(const void *bytes, size_t len)
 {
 	int fd;
 
 	snprintf(file_path, sizeof(file_path), "/tmp/prefixd-options-XXXXXX");
 	fd = mkostemp(file_path, O_CLOEXEC);
 	ck_assert_int_ge(fd, 0);
-	ck_assert_int_eq(write(fd, text, strlen(text)), (ssize_t)strlen(text));
+	ck_assert_int_eq(write(fd, bytes, len), (ssize_t)len);
 	close(fd);
+}
+
+static void file_write(const char *text)
+{
+	file_write_bytes(text, strlen(text));
 }
 
 static void file_remove(void)
@@ -357,6 +362,30 @@ START_TEST(bad_configuration_files)
 }
 END_TEST
 
+/* What a power cut leaves of a file: zeroes must not read as "all defaults, any tenant". */
+START_TEST(configuration_file_with_zeroes)
+{
+	static const struct {
+		const char *text;
+		size_t len;
+		const char *says;
+	} files[] = {
+		{ "\0\0\0", 3, ":1: has a byte 0" },
+		{ "max-leases = 5\n\0\n", 17, ":2: has a byte 0" },
+		{ "max-leases = 5\0\n", 16, ":1: has a byte 0" },
+		{ "max-leases = 5\n[tenants]\nred = any\0", 36, ":3: has a byte 0" },
+	};
+	struct prefixd_options *o = NULL;
+	char flag[128], says[256];
+
+	file_write_bytes(files[_i].text, files[_i].len);
+	snprintf(flag, sizeof(flag), "--config=%s", file_path);
+	snprintf(says, sizeof(says), "%s%s", file_path, files[_i].says);
+	ck_assert_int_eq(load(&o, ARGS(flag), NULL), -EINVAL);
+	ck_assert_msg(strncmp(why, says, strlen(says)) == 0, "'%s' is not '%s'", why, says);
+}
+END_TEST
+
 START_TEST(missing_configuration_file)
 {
 	struct prefixd_options *o = NULL;
@@ -468,6 +497,7 @@ static Suite *suite(void)
 	tcase_add_test(tc, strange_environment_is_named_not_refused);
 	tcase_add_loop_test(tc, bad_flags, 0, (int)radix_array_size(bad_args));
 	tcase_add_loop_test(tc, bad_configuration_files, 0, (int)radix_array_size(bad_files));
+	tcase_add_loop_test(tc, configuration_file_with_zeroes, 0, 4);
 	tcase_add_test(tc, missing_configuration_file);
 	tcase_add_test(tc, print_config_round_trip);
 	tcase_add_test(tc, help_is_complete_and_narrow);
