@@ -28,7 +28,7 @@ void prefixd_engine_config_init(struct prefixd_engine_config *config)
 	config->version = "";
 }
 
-/* ---- tenants ----------------------------------------------------------------------------------- */
+/* ---- tenants --------------------------------------------------------------------------------- */
 
 static struct prefixd_tenant *tenant_find(struct prefixd_engine *e, const char *name)
 {
@@ -72,7 +72,7 @@ static int tenants_set(struct prefixd_engine *e, const struct prefixd_tenant *v,
 	return 0;
 }
 
-/* ---- life -------------------------------------------------------------------------------------- */
+/* ---- life ------------------------------------------------------------------------------------ */
 
 static void measure_replies(struct prefixd_engine *e)
 {
@@ -155,9 +155,9 @@ struct prefixd_engine *prefixd_engine_free(struct prefixd_engine *e)
 	return NULL;
 }
 
-/* ---- frames ------------------------------------------------------------------------------------ */
+/* ---- frames ---------------------------------------------------------------------------------- */
 
-/* What each operation needs; all others are UNKNOWN_OP, and before HELLO all but it are NO_HELLO. */
+/* Who answers each operation; others are UNKNOWN_OP, and before HELLO all but it are NO_HELLO. */
 static const struct op_rule {
 	prefixd_handler *handler; /* NULL: this daemon cannot do it */
 	const char *without;      /* why not, and what to do instead */
@@ -254,7 +254,7 @@ static void on_frame_bad(struct prefixd_engine *e, struct prefixd_session *s,
 	prefixd_session_close(e, s);
 }
 
-/* ---- time, draining, admin --------------------------------------------------------------------- */
+/* ---- time, draining, admin ------------------------------------------------------------------- */
 
 static void on_time(struct prefixd_engine *e)
 {
@@ -353,7 +353,7 @@ static void on_reload(struct prefixd_engine *e, const struct prefixd_event *even
 			    "old ones");
 }
 
-/* ---- the step ---------------------------------------------------------------------------------- */
+/* ---- the step -------------------------------------------------------------------------------- */
 
 static void session_event(struct prefixd_engine *e, const struct prefixd_event *event)
 {

@@ -5,7 +5,7 @@
  *
  * What it guarantees.  No socket, clock, thread, allocator, log or file is touched: time comes with
  * each event, memory through `alloc`, randomness through the configuration, and everything that has
- * to happen outside is an action.  The same events in the same order give the same actions, byte for
+ * to happen outside is an action.  The same events in the same order give the same actions, byte by
  * byte; the simulated world of the tests and the real shell drive the same object.
  *
  * What it relies on.  One caller at a time.  Times never go backwards.  A session's events end with
@@ -60,7 +60,7 @@ struct prefixd_engine_config {
 /* Fills limits and sizes with the defaults of the options table. */
 void prefixd_engine_config_init(struct prefixd_engine_config *config);
 
-/* ---- events ------------------------------------------------------------------------------------ */
+/* ---- events ---------------------------------------------------------------------------------- */
 
 #define PREFIXD_EVENTS(X)                                                                       \
 	X(SESSION_OPENED) /* a peer connected to the worker socket */                           \
@@ -129,7 +129,7 @@ struct prefixd_event {
 	uint64_t ret_n; /* ADMIN_*: blocks that went */
 };
 
-/* ---- actions ----------------------------------------------------------------------------------- */
+/* ---- actions --------------------------------------------------------------------------------- */
 
 #define PREFIXD_ACTIONS(X)                                                                   \
 	X(SEND)        /* bytes to a session, in order; with descriptors of a group */       \
@@ -196,7 +196,7 @@ struct prefixd_actions prefixd_engine_step(struct prefixd_engine *engine,
 /* When a TIMER event is wanted next; UINT64_MAX: never. */
 uint64_t prefixd_engine_deadline(const struct prefixd_engine *engine);
 
-/* ---- looking (admin socket, tests) ------------------------------------------------------------- */
+/* ---- looking (admin socket, tests) ----------------------------------------------------------- */
 
 #define PREFIXD_COUNTERS(X)                                                            \
 	X(requests, "frames that were answered, replays apart")                        \

@@ -27,7 +27,7 @@ uint64_t prefixd_tick(struct prefixd_engine *e)
 	return e->tick;
 }
 
-/* ---- the table of leases ----------------------------------------------------------------------- */
+/* ---- the table of leases --------------------------------------------------------------------- */
 
 static int table_room(struct prefixd_engine *e)
 {
@@ -206,7 +206,7 @@ void prefixd_lease_drop_donor(struct prefixd_lease *l)
 	l->donor_held = false;
 }
 
-/* ---- the end ----------------------------------------------------------------------------------- */
+/* ---- the end --------------------------------------------------------------------------------- */
 
 /* Splits what was asked for into hits by tier and misses by reason, once. */
 static void settle(struct prefixd_engine *e, const struct prefixd_lease *l,
@@ -367,7 +367,7 @@ uint32_t prefixd_lease_unquarantine(struct prefixd_engine *e, struct prefixd_lea
 	return n;
 }
 
-/* ---- RESERVE ----------------------------------------------------------------------------------- */
+/* ---- RESERVE --------------------------------------------------------------------------------- */
 
 /*
  * How many more blocks of the group this session may take.  Without a share, or while nobody else
@@ -502,7 +502,7 @@ void prefixd_op_reserve(struct prefixd_engine *e, struct prefixd_request *rq)
 	reserve_on(e, rq, l, want, asked);
 }
 
-/* ---- COMMIT ------------------------------------------------------------------------------------ */
+/* ---- COMMIT ---------------------------------------------------------------------------------- */
 
 static void runs_add(struct radix_runs *runs, uint32_t slot)
 {
@@ -659,7 +659,7 @@ void prefixd_op_commit(struct prefixd_engine *e, struct prefixd_request *rq)
 	commit_on(e, rq, l, &m);
 }
 
-/* ---- RELEASE ----------------------------------------------------------------------------------- */
+/* ---- RELEASE --------------------------------------------------------------------------------- */
 
 void prefixd_op_release(struct prefixd_engine *e, struct prefixd_request *rq)
 {

@@ -74,7 +74,7 @@ bool prefixd_tokens_check(struct prefixd_engine *e, struct prefixd_request *rq,
 	return false;
 }
 
-/* ---- looking on from where the lease stands ---------------------------------------------------- */
+/* ---- looking on from where the lease stands -------------------------------------------------- */
 
 struct look {
 	struct radix_place from;
@@ -190,7 +190,7 @@ static void reply_match(struct prefixd_engine *e, struct prefixd_request *rq,
 	prefixd_reply_send(e, rq, rp);
 }
 
-/* ---- MATCH ------------------------------------------------------------------------------------- */
+/* ---- MATCH ----------------------------------------------------------------------------------- */
 
 /*
  * Where an island's keys begin: at the block itself, below the named parent, or nowhere yet.
@@ -348,7 +348,7 @@ void prefixd_op_match(struct prefixd_engine *e, struct prefixd_request *rq)
 	}
 }
 
-/* ---- EXTEND ------------------------------------------------------------------------------------ */
+/* ---- EXTEND ---------------------------------------------------------------------------------- */
 
 static bool extend_check(struct prefixd_engine *e, struct prefixd_request *rq,
 			 const struct prefixd_lease *l, const struct proto_extend_req *m,
@@ -489,7 +489,7 @@ void prefixd_op_extend(struct prefixd_engine *e, struct prefixd_request *rq)
 	extend_on(e, rq, l, &m, n_new);
 }
 
-/* ---- PROBE ------------------------------------------------------------------------------------- */
+/* ---- PROBE ----------------------------------------------------------------------------------- */
 
 static void probe_bits(const struct radix_index *ix, const struct prefixd_root *root,
 		       struct proto_span keys, uint32_t n_keys, const struct radix_match *m,

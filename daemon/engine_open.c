@@ -66,7 +66,7 @@ void prefixd_namespace_unref(struct prefixd_engine *e, struct prefixd_namespace 
 	namespace_free(e, ns);
 }
 
-/* ---- checking the fields ----------------------------------------------------------------------- */
+/* ---- checking the fields --------------------------------------------------------------------- */
 
 static bool span_is(struct proto_span s, const char *text)
 {
@@ -199,7 +199,7 @@ static bool check_sizes(struct prefixd_engine *e, struct prefixd_request *rq,
 	return false;
 }
 
-/* ---- the namespace ----------------------------------------------------------------------------- */
+/* ---- the namespace --------------------------------------------------------------------------- */
 
 static void name_namespace(const struct prefixd_engine *e, const struct proto_open_req *m,
 			   bool with_seed, uint8_t ret[32])
@@ -304,7 +304,7 @@ static struct prefixd_namespace *namespace_new(struct prefixd_engine *e,
 	return ns;
 }
 
-/* ---- groups and budget ------------------------------------------------------------------------- */
+/* ---- groups and budget ----------------------------------------------------------------------- */
 
 static struct prefixd_group *group_find(const struct prefixd_engine *e, uint64_t block_bytes)
 {
@@ -402,7 +402,7 @@ static void group_begin(struct prefixd_engine *e, struct prefixd_group *g)
 	e->budget_used += g->budget;
 }
 
-/* ---- OPEN -------------------------------------------------------------------------------------- */
+/* ---- OPEN ------------------------------------------------------------------------------------ */
 
 static void reply_open(struct prefixd_engine *e, struct prefixd_request *rq,
 		       struct prefixd_namespace *ns)
@@ -557,7 +557,7 @@ void prefixd_op_open(struct prefixd_engine *e, struct prefixd_request *rq)
 		open_namespace(e, rq, &m);
 }
 
-/* ---- the pool's answer ------------------------------------------------------------------------- */
+/* ---- the pool's answer ----------------------------------------------------------------------- */
 
 static void waiting_free(struct prefixd_engine *e, struct prefixd_waiting *w)
 {

@@ -1,11 +1,11 @@
 /*
  * engine_ops.c - the memory of operation ids: a request that is sent twice takes effect once.
  *
- * What it guarantees.  The reply of a request that carried an operation id and succeeded is kept for
- * limits.op_id_ns, or until limits.op_ids later ones came; within that, the same request is answered
- * with the same body, and nothing but the counter op_replays changes.  The same id with another
- * operation or body is refused.  Refusals are not kept: they changed nothing, so deciding again is
- * the better answer to a retry.
+ * What it guarantees.  The reply of a request that carried an operation id and succeeded is kept
+ * for limits.op_id_ns, or until limits.op_ids later ones came.  Within that, the same request is
+ * answered with the same body, and nothing but the counter op_replays changes.  The same id with
+ * another operation or body is refused.  Refusals are not kept: they changed nothing, so deciding
+ * again is the better answer to a retry.
  *
  * Memory.  Reply bodies lie in one ring of bytes per session, which grows by doubling to at most
  * twice max_frame, so that any single reply fits.  Where a new reply finds no room the oldest go.
@@ -98,7 +98,7 @@ bool prefixd_op_replayed(struct prefixd_engine *e, struct prefixd_request *rq,
 	return true;
 }
 
-/* ---- keeping ----------------------------------------------------------------------------------- */
+/* ---- keeping --------------------------------------------------------------------------------- */
 
 static int table_room(struct prefixd_engine *e, struct prefixd_ops *ops)
 {
@@ -208,7 +208,7 @@ void prefixd_op_keep(struct prefixd_engine *e, struct prefixd_request *rq, const
 	if (ops->n >= radix_min_u32(e->config.limits.op_ids, ops->cap))
 		unlink_oldest(ops);
 	while (!ring_place(ops, len, &off)) {
-		/* Rather more room than fewer answers, up to the limit and while there is memory. */
+		/* Rather more room than fewer answers, up to the limit. */
 		if ((uint64_t)ops->ring_len * 2 <= ring_most(e) &&
 		    ring_grow(e, ops, ops->ring_len * 2) == 0)
 			continue;

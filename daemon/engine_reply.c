@@ -2,7 +2,7 @@
  * engine_reply.c - what a step hands out: actions, and the frames they point to.
  *
  * What it guarantees.  A frame is written once, in the engine's own buffer, and runs of slots are
- * written straight into it.  Actions that must not be lost (SEND, CLOSE, FORGET, POOL_*, EXIT) always
+ * written straight into it.  Actions that must not be lost (SEND, CLOSE, FORGET, POOL_*, EXIT) do
  * find room, because room for them is made before anything takes effect; POISON and LOG are dropped
  * when memory for them cannot be had: they help people and tests, nothing depends on them.
  *

@@ -1,10 +1,10 @@
 /*
- * engine_roots.c - names: sets, keyed digests, and the map from (namespace, tenant, salt) to a root.
+ * engine_roots.c - names: sets, keyed digests, the map from (namespace, tenant, salt) to a root.
  *
- * What it guarantees.  Two different triples never share a root: a hash finds the bucket, then every
- * field is compared in full.  A root's wire id is a keyed digest over framed fields, computed once
- * when the root is made.  A root leaves the map exactly when the index says that nothing is left of
- * it.
+ * What it guarantees.  Two different triples never share a root: a hash finds the bucket, then all
+ * fields are compared in full.  A root's wire id is a keyed digest over framed fields, computed
+ * once when the root is made.  A root leaves the map exactly when the index says that nothing of
+ * it is left.
  *
  * What it relies on.  radix_root_user() gives back the pointer that was stored; a root holds one
  * reference of its namespace.
@@ -13,7 +13,7 @@
 
 #include <sodium.h>
 
-/* ---- sets -------------------------------------------------------------------------------------- */
+/* ---- sets ------------------------------------------------------------------------------------ */
 
 static void set_rehash(const struct radix_alloc *a, struct prefixd_set *set)
 {
@@ -86,7 +86,7 @@ void prefixd_set_deinit(const struct radix_alloc *a, struct prefixd_set *set)
 	memset(set, 0, sizeof(*set));
 }
 
-/* ---- digests ----------------------------------------------------------------------------------- */
+/* ---- digests --------------------------------------------------------------------------------- */
 
 void prefixd_name_digest(const struct prefixd_engine *e, const char *purpose,
 			 const struct prefixd_field *fields, uint32_t n, void *ret, size_t ret_len)
@@ -128,7 +128,7 @@ void prefixd_root_id(const struct prefixd_engine *e, const struct prefixd_root_n
 	prefixd_name_digest(e, "prefixd root", f, radix_array_size(f), ret_id, sizeof(*ret_id));
 }
 
-/* ---- the map ----------------------------------------------------------------------------------- */
+/* ---- the map --------------------------------------------------------------------------------- */
 
 static uint64_t root_hash(const struct prefixd_engine *e, const struct prefixd_root_name *name)
 {
@@ -263,7 +263,7 @@ void prefixd_roots_reap(struct prefixd_engine *e)
 	}
 }
 
-/* ---- the three fields of a request ------------------------------------------------------------- */
+/* ---- the three fields of a request ----------------------------------------------------------- */
 
 bool prefixd_root_name_check(struct prefixd_engine *e, struct prefixd_request *rq, uint8_t has,
 			     uint32_t ns, uint32_t tenant, struct proto_span salt,

@@ -28,8 +28,8 @@ void prefixd_session_opened(struct prefixd_engine *e, uint32_t number,
 	struct prefixd_session *s = NULL;
 
 	radix_assert(!prefixd_session_find(e, number));
-	/* Some more than the limit may connect, so that they can be told; not without end.  Operators
-	 * always: a full house is when they are needed. */
+	/* Some more than the limit may connect, so that they can be told; not without end.
+	 * Operators always: a full house is when they are needed. */
 	if ((peer->admin || e->sessions.n < (uint64_t)e->config.limits.max_sessions + 64) &&
 	    prefixd_set_room(e->alloc, &e->sessions) == 0)
 		s = prefixd_take0(e->alloc, sizeof(*s));
@@ -103,7 +103,7 @@ void prefixd_session_gone(struct prefixd_engine *e, struct prefixd_session *s)
 	prefixd_session_die(e, s, PREFIXD_END_DIED);
 }
 
-/* ---- HELLO ------------------------------------------------------------------------------------- */
+/* ---- HELLO ----------------------------------------------------------------------------------- */
 
 bool prefixd_session_may(const struct prefixd_engine *e, const struct prefixd_session *s,
 			 uint32_t tenant)
@@ -231,7 +231,7 @@ void prefixd_op_hello(struct prefixd_engine *e, struct prefixd_request *rq)
 	prefixd_reply_send(e, rq, &rp);
 }
 
-/* ---- QUIESCED, REPORT, PING -------------------------------------------------------------------- */
+/* ---- QUIESCED, REPORT, PING ------------------------------------------------------------------ */
 
 struct owner {
 	uint32_t uid, pid;

@@ -151,7 +151,7 @@ uint32_t model_reserve(struct model *m, uint32_t want)
 }
 
 void model_commit(struct model *m, uint32_t slot, uint32_t root, int parent, bool island,
-		  const uint8_t *key, uint64_t chain)
+		  const uint8_t *key)
 {
 	struct model_block *b = &m->blocks[slot];
 
@@ -163,6 +163,5 @@ void model_commit(struct model *m, uint32_t slot, uint32_t root, int parent, boo
 	b->root = root;
 	memcpy(b->key, key, m->key_len[root]);
 	b->tick = ++m->tick;
-	b->chain = chain;
 	m->n_taken--;
 }

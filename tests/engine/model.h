@@ -1,9 +1,9 @@
 /*
  * model.h - what a cache of blocks should hold, the slow and obvious way.
  *
- * An array of blocks, each with its parent; holders are walked from their block to the root, victims
- * are found by looking at every block.  The engine and its index must agree with it on every hit,
- * every grant and every victim.
+ * An array of blocks, each with its parent.  Holders are walked from their block to the root, and
+ * victims are found by looking at every block.  The engine and its index must agree with it on
+ * every hit, every grant and every victim.
  */
 #pragma once
 
@@ -22,7 +22,6 @@ struct model_block {
 	uint32_t root;
 	uint8_t key[MODEL_KEY];
 	uint64_t tick;
-	uint64_t chain; /* names the path; the content follows from it */
 };
 
 /* Blocks are named by their slot, so that the engine's answers can be looked up. */
@@ -30,9 +29,8 @@ struct model {
 	uint32_t n_slots;
 	uint32_t key_len[8]; /* by root */
 	struct model_block blocks[MODEL_SLOTS];
-	int holds
-		[MODEL_HOLDS]; /* blocks that somebody holds, each with its path; MODEL_NOBODY: free */
-	uint32_t n_taken;      /* slots reserved, own or kept back */
+	int holds[MODEL_HOLDS]; /* blocks that are held, each with its path; MODEL_NOBODY: free */
+	uint32_t n_taken;       /* slots reserved, own or kept back */
 	uint64_t tick;
 };
 
@@ -56,4 +54,4 @@ uint32_t model_evict(struct model *m, uint32_t n);
 uint32_t model_flush(struct model *m, uint32_t root);
 /* A reserved slot becomes a block. */
 void model_commit(struct model *m, uint32_t slot, uint32_t root, int parent, bool island,
-		  const uint8_t *key, uint64_t chain);
+		  const uint8_t *key);

@@ -1,10 +1,5 @@
 /*
- * random.c - see random.h.
- *
- * The universe.  Five roots in three namespaces of one pool: plain token keys (under two salts, one
- * tenant: partial tails), token keys with an extra digest (two tenants: no tails), and digests.
- * Prompts are walks in a small tree of choices, so that they share beginnings, differ in the middle
- * of blocks, and come back after their blocks were evicted.
+ * random.c - see random.h; what the workers ask for is in universe.h.
  */
 #include "tests/engine/random.h"
 
@@ -12,57 +7,35 @@
 #include <stdio.h>
 
 #include "tests/engine/model.h"
+#include "tests/engine/universe.h"
 
 enum {
-	N_ROOTS = 5,
-	N_NS = 3,
 	N_PROCS = 6,
 	PER_PROC = 2,
 	N_SESSIONS = N_PROCS * PER_PROC,
 	N_LEASES = 3,
-	MAX_BLOCKS = 40,
-	BT = 4, /* tokens per block */
-	BLOCK = 64
-};
-
-struct root_def {
-	uint32_t ns, tenant;
-	const char *salt;
-};
-
-static const struct root_def roots[N_ROOTS] = {
-	{ 0, 0, "" }, { 0, 0, "s" }, { 1, 0, "" }, { 1, 1, "" }, { 2, 0, "" },
-};
-
-struct prompt {
-	uint32_t root;
-	uint32_t n;    /* blocks */
-	uint32_t skip; /* islands: blocks before the first key */
-	uint8_t keys[MAX_BLOCKS][MODEL_KEY];
-	uint64_t chain[MAX_BLOCKS + 1]; /* chain[i]: of the path before block i */
 };
 
 struct lease {
 	bool used;
 	bool island;
 	uint64_t id;
-	struct prompt p;
+	struct universe_prompt p;
 	uint32_t given; /* keys the engine knows, of p.n */
 	uint32_t n_path;
-	int path[MAX_BLOCKS]; /* blocks, MODEL_NOBODY where ours was a duplicate of... never */
+	int path[UNIVERSE_MAX]; /* blocks of the model */
 	int hold, donor_hold;
 	uint32_t looked;
 	uint32_t n_device, n_pending;
 	uint32_t tail_offer, tail_used, tail_last;
 	uint64_t n_tokens;
-	uint32_t res[MAX_BLOCKS], n_res;
-	uint32_t own[MAX_BLOCKS], n_own;
-	uint64_t own_chain[MAX_BLOCKS];
+	uint32_t res[UNIVERSE_MAX], n_res;
+	uint32_t own[UNIVERSE_MAX], n_own;
 };
 
 struct session {
 	struct world_client *c;
-	uint32_t ns[N_NS];
+	uint32_t ns[UNIVERSE_NS];
 	struct lease leases[N_LEASES];
 	bool orphan;
 };
@@ -91,97 +64,15 @@ static bool chance(struct run *r, uint32_t percent)
 	return below(r, 100) < percent;
 }
 
-/* ---- prompts and content ----------------------------------------------------------------------- */
+/* ---- small things --------------------------------------------------------------------------- */
 
-static uint64_t fold(uint64_t h, uint64_t v)
-{
-	h = (h ^ v) * 0x9e3779b97f4a7c15u;
-	return h ^ (h >> 29);
-}
-
-static uint32_t key_len_of(uint32_t root)
-{
-	static const uint32_t by_ns[N_NS] = { 4 * BT, 4 * BT + 32, 16 };
-
-	return by_ns[roots[root].ns];
-}
-
-/* Block `j` under choice `b`: the first two tokens do not tell the choices apart. */
-static void make_key(struct prompt *p, uint32_t j, uint32_t b)
-{
-	uint32_t tokens[BT] = { 100 * j, 100 * j + 1, 1000 * b + j, b };
-	uint64_t h = fold(p->chain[j], 0x1234);
-	uint8_t *key = p->keys[j];
-
-	memset(key, 0, MODEL_KEY);
-	for (uint32_t i = 0; i < BT; i++)
-		h = fold(h, tokens[i]);
-	switch (roots[p->root].ns) {
-	case 0:
-		memcpy(key, tokens, sizeof(tokens));
-		break;
-	case 1: /* the tokens are placeholders, the digest tells */
-		tokens[2] = tokens[3] = 7;
-		memcpy(key, tokens, sizeof(tokens));
-		memcpy(key + sizeof(tokens), &b, sizeof(b));
-		break;
-	default:
-		memcpy(key, &h, 8);
-		memcpy(key + 8, &j, 4);
-		break;
-	}
-	p->chain[j + 1] = h;
-}
-
-static void make_prompt(struct run *r, struct prompt *p, uint32_t root)
-{
-	uint32_t topic = below(r, 6);
-
-	p->root = root;
-	p->n = 1 + below(r, 18);
-	p->skip = 0;
-	p->chain[0] = fold(0xabc, root);
-	for (uint32_t j = 0; j < p->n; j++)
-		make_key(p, j, j == 0 ? topic : chance(r, 12) ? 1 + below(r, 2) : 0);
-}
-
-static void grow_prompt(struct run *r, struct prompt *p)
-{
-	uint32_t more = 1 + below(r, 6);
-
-	for (; more && p->n < MAX_BLOCKS - 1; more--, p->n++)
-		make_key(p, p->n, chance(r, 12) ? 1 + below(r, 2) : 0);
-}
-
-/* What the K/V of a token must be: a function of root and path up to and including it. */
-static void content(const struct prompt *p, uint32_t j, uint8_t out[BLOCK])
-{
-	const uint8_t *key = p->keys[j];
-	uint64_t h = fold(p->chain[j], 0x77);
-
-	if (roots[p->root].ns != 0)
-		h = fold(h, p->chain[j + 1]);
-	for (uint32_t i = 0; i < BT; i++) {
-		uint32_t token = 0;
-
-		if (roots[p->root].ns == 0)
-			memcpy(&token, key + 4 * i, 4);
-		h = fold(h, token + 1);
-		for (uint32_t k = 0; k < 2; k++) {
-			uint64_t v = fold(h, k + 11);
-
-			memcpy(out + 16 * i + 8 * k, &v, 8);
-		}
-	}
-}
-
-static void check_block(struct run *r, const struct prompt *p, uint32_t j, uint32_t slot,
+static void check_block(struct run *r, const struct universe_prompt *p, uint32_t j, uint32_t slot,
 			uint32_t n_tokens)
 {
-	uint8_t want[BLOCK], got[BLOCK];
+	uint8_t want[UNIVERSE_BYTES], got[UNIVERSE_BYTES];
 
-	content(p, j, want);
-	world_read(&r->w, 0, slot, got, BLOCK);
+	universe_content(p, j, want);
+	world_read(&r->w, 0, slot, got, UNIVERSE_BYTES);
 	if (memcmp(want, got, 16 * n_tokens) != 0)
 		world_fail(&r->w, "slot %u does not hold block %u of the prompt", slot, j);
 	r->result.n_verified_blocks++;
@@ -200,7 +91,7 @@ static uint32_t slot_of(struct run *r, struct proto_span runs, uint32_t i)
 	world_fail(&r->w, "the runs are shorter than the count says");
 }
 
-/* ---- sessions ---------------------------------------------------------------------------------- */
+/* ---- sessions -------------------------------------------------------------------------------- */
 
 static uint32_t pid_of(uint32_t s)
 {
@@ -227,7 +118,7 @@ static struct proto_id op_id(struct run *r, bool fresh)
 
 static void open_all(struct run *r, struct session *s, bool blue)
 {
-	for (uint32_t i = 0; i < N_NS; i++) {
+	for (uint32_t i = 0; i < UNIVERSE_NS; i++) {
 		struct proto_open_req o = world_open_req("m");
 		struct proto_open_rep rep;
 
@@ -241,7 +132,7 @@ static void open_all(struct run *r, struct session *s, bool blue)
 			o.seed_probe = world_text("seed");
 		}
 		world_check(&r->w, world_open(s->c, &o, &rep) == PROTO_STATUS_OK);
-		world_check(&r->w, rep.key_len == key_len_of(i == 0 ? 0 : i == 1 ? 2 : 4));
+		world_check(&r->w, rep.key_len == universe_key_len(i == 0 ? 0 : i == 1 ? 2 : 4));
 		s->ns[i] = rep.ns;
 	}
 }
@@ -372,7 +263,7 @@ static void quiesce(struct run *r, uint32_t i)
 	}
 }
 
-/* ---- requests twice ---------------------------------------------------------------------------- */
+/* ---- requests twice -------------------------------------------------------------------------- */
 
 static void maybe_again(struct run *r, struct world_client *c, bool kept)
 {
@@ -394,7 +285,7 @@ static void maybe_again(struct run *r, struct world_client *c, bool kept)
 	r->result.n_replays++;
 }
 
-/* ---- leases ------------------------------------------------------------------------------------ */
+/* ---- leases ---------------------------------------------------------------------------------- */
 
 static int end_of(const struct lease *l)
 {
@@ -408,7 +299,7 @@ static void hold_path(struct run *r, struct lease *l)
 }
 
 /* How the path goes on, by the model; islands are found by their first key. */
-static uint32_t expect(struct run *r, struct lease *l, int blocks[MAX_BLOCKS])
+static uint32_t expect(struct run *r, struct lease *l, int blocks[UNIVERSE_MAX])
 {
 	int at = end_of(l);
 	uint32_t n = 0;
@@ -430,14 +321,14 @@ static uint32_t expect(struct run *r, struct lease *l, int blocks[MAX_BLOCKS])
 static void check_tail(struct run *r, struct lease *l, const struct proto_match_rep *rep,
 		       struct proto_span tail)
 {
-	uint32_t at = l->p.skip + l->n_path, n = BT - 1, want = 0;
+	uint32_t at = l->p.skip + l->n_path, n = UNIVERSE_BT - 1, want = 0;
 	const uint8_t *tokens = l->p.keys[at];
 
 	if (l->n_path == l->given) {
 		tokens = tail.p;
 		n = tail.n / 4;
 	}
-	if (roots[l->p.root].ns == 0 && n)
+	if (universe_roots[l->p.root].ns == 0 && n)
 		want = model_partial(&r->m, l->p.root, end_of(l), tokens, n);
 	world_check(&r->w, rep->tail_tokens == want);
 	l->tail_offer = want;
@@ -455,7 +346,7 @@ static void check_tail(struct run *r, struct lease *l, const struct proto_match_
 static void check_match(struct run *r, struct lease *l, const struct proto_match_rep *rep,
 			struct proto_span tail)
 {
-	int blocks[MAX_BLOCKS];
+	int blocks[UNIVERSE_MAX];
 	uint32_t n = expect(r, l, blocks);
 
 	if (rep->n_device != n)
@@ -465,7 +356,7 @@ static void check_match(struct run *r, struct lease *l, const struct proto_match
 		uint32_t slot = slot_of(r, rep->runs, i);
 
 		world_check(&r->w, slot == (uint32_t)blocks[i]);
-		check_block(r, &l->p, l->p.skip + l->n_path + i, slot, BT);
+		check_block(r, &l->p, l->p.skip + l->n_path + i, slot, UNIVERSE_BT);
 		l->path[l->n_path + i] = blocks[i];
 	}
 	if (n && l->tail_last) {
@@ -480,7 +371,7 @@ static void check_match(struct run *r, struct lease *l, const struct proto_match
 
 static struct proto_span keys_of(const struct lease *l, uint32_t from, uint32_t n, uint8_t *buf)
 {
-	uint32_t len = key_len_of(l->p.root);
+	uint32_t len = universe_key_len(l->p.root);
 
 	for (uint32_t i = 0; i < n; i++)
 		memcpy(buf + i * len, l->p.keys[l->p.skip + from + i], len);
@@ -493,9 +384,9 @@ static struct proto_span tail_of(struct run *r, const struct lease *l)
 	struct proto_span tail = { 0 };
 	uint32_t next = l->p.skip + l->given;
 
-	if (roots[l->p.root].ns != 2 && next < l->p.n) {
+	if (universe_roots[l->p.root].ns != 2 && next < l->p.n) {
 		tail.p = l->p.keys[next];
-		tail.n = 4 * below(r, BT);
+		tail.n = 4 * below(r, UNIVERSE_BT);
 	}
 	return tail;
 }
@@ -506,7 +397,7 @@ static void do_match(struct run *r, uint32_t si)
 	struct lease *l = NULL;
 	struct proto_match_req m = { .has = PROTO_HAS_ALL };
 	struct proto_match_rep rep;
-	uint8_t keys[MAX_BLOCKS * MODEL_KEY];
+	uint8_t keys[UNIVERSE_MAX * MODEL_KEY];
 	bool keep = chance(r, 30);
 
 	for (uint32_t i = 0; i < N_LEASES && !l; i++)
@@ -516,20 +407,23 @@ static void do_match(struct run *r, uint32_t si)
 		return;
 	memset(l, 0, sizeof(*l));
 	l->hold = l->donor_hold = MODEL_NOBODY;
-	make_prompt(r, &l->p, is_blue(si) ? 3 : below(r, N_ROOTS) == 3 ? 4 : below(r, N_ROOTS - 1));
+	universe_prompt(&r->w.rng, &l->p,
+			is_blue(si)                     ? 3
+			: below(r, UNIVERSE_ROOTS) == 3 ? 4
+							: below(r, UNIVERSE_ROOTS - 1));
 	if (l->p.root == 3 && !is_blue(si))
-		l->p.root = 2, make_prompt(r, &l->p, 2);
-	l->island = r->config.islands && roots[l->p.root].ns == 2 && chance(r, 40);
+		l->p.root = 2, universe_prompt(&r->w.rng, &l->p, 2);
+	l->island = r->config.islands && universe_roots[l->p.root].ns == 2 && chance(r, 40);
 	if (l->island)
 		l->p.skip = below(r, l->p.n);
 	l->given = 1 + below(r, l->p.n - l->p.skip);
-	m.ns = s->ns[roots[l->p.root].ns];
-	m.tenant = roots[l->p.root].tenant;
-	m.salt = world_text(roots[l->p.root].salt);
+	m.ns = s->ns[universe_roots[l->p.root].ns];
+	m.tenant = universe_roots[l->p.root].tenant;
+	m.salt = world_text(universe_roots[l->p.root].salt);
 	m.flags = l->island ? PROTO_MATCH_ISLAND : 0;
 	m.keys = keys_of(l, 0, l->given, keys);
 	m.tail = tail_of(r, l);
-	m.n_tokens = l->n_tokens = l->given * BT + m.tail.n / 4 + below(r, 3);
+	m.n_tokens = l->n_tokens = l->given * UNIVERSE_BT + m.tail.n / 4 + below(r, 3);
 	m.op_id = op_id(r, keep);
 	world_check(&r->w, world_match(s->c, &m, &rep) == PROTO_STATUS_OK);
 	l->used = true;
@@ -544,18 +438,18 @@ static void do_extend(struct run *r, struct session *s, struct lease *l)
 {
 	struct proto_extend_req m = { .lease = l->id };
 	struct proto_match_rep rep;
-	uint8_t keys[MAX_BLOCKS * MODEL_KEY];
+	uint8_t keys[UNIVERSE_MAX * MODEL_KEY];
 	uint32_t n, before = l->n_path, late;
 	bool keep = chance(r, 30);
 
 	if (l->given == l->p.n - l->p.skip)
-		grow_prompt(r, &l->p);
+		universe_grow(&r->w.rng, &l->p);
 	n = below(r, 1 + l->p.n - l->p.skip - l->given);
 	m.keys = keys_of(l, l->given, n, keys);
 	l->given += n;
 	m.tail = tail_of(r, l);
 	if (n || m.tail.n) {
-		uint64_t least = l->given * BT + m.tail.n / 4;
+		uint64_t least = l->given * UNIVERSE_BT + m.tail.n / 4;
 
 		m.n_tokens = least > l->n_tokens ? least : l->n_tokens;
 		l->n_tokens = m.n_tokens;
@@ -613,7 +507,7 @@ static void committed(struct run *r, struct lease *l, uint32_t slot)
 			  : model_child(&r->m, l->p.root, end_of(l), key);
 
 	/* A digest that begins an island elsewhere is hung below us. */
-	if (there == MODEL_NOBODY && roots[l->p.root].ns == 2 && !first) {
+	if (there == MODEL_NOBODY && universe_roots[l->p.root].ns == 2 && !first) {
 		there = model_find(&r->m, l->p.root, key);
 		if (there != MODEL_NOBODY) {
 			world_check(&r->w, r->m.blocks[there].island);
@@ -624,12 +518,11 @@ static void committed(struct run *r, struct lease *l, uint32_t slot)
 	memmove(l->res, l->res + 1, --l->n_res * sizeof(l->res[0]));
 	if (there != MODEL_NOBODY) {
 		world_check(&r->w, slot == (uint32_t)there);
-		l->own_chain[l->n_own] = l->p.chain[l->p.skip + l->n_path];
 		l->own[l->n_own++] = ours;
 		r->m.tick++;
 	} else {
 		world_check(&r->w, slot == ours);
-		model_commit(&r->m, slot, l->p.root, end_of(l), first, key, 0);
+		model_commit(&r->m, slot, l->p.root, end_of(l), first, key);
 		there = (int)slot;
 	}
 	l->path[l->n_path++] = there;
@@ -655,10 +548,10 @@ static void do_commit(struct run *r, struct session *s, struct lease *l)
 	if (m.n == 0 && m.tail_tokens == 0)
 		m.tail_tokens = 1;
 	for (uint32_t i = 0; i < m.n; i++) {
-		uint8_t bytes[BLOCK];
+		uint8_t bytes[UNIVERSE_BYTES];
 
-		content(&l->p, l->p.skip + l->n_path + i, bytes);
-		world_write(&r->w, 0, l->res[i], bytes, BLOCK);
+		universe_content(&l->p, l->p.skip + l->n_path + i, bytes);
+		world_write(&r->w, 0, l->res[i], bytes, UNIVERSE_BYTES);
 	}
 	m.op_id = op_id(r, keep);
 	world_check(&r->w, world_commit(s->c, &m, &rep) == PROTO_STATUS_OK);
@@ -687,14 +580,14 @@ static void do_release(struct run *r, struct session *s, struct lease *l)
 {
 	struct proto_release_req m = { .lease = l->id };
 	struct proto_release_rep rep;
-	uint64_t device = min64(BT * l->n_device, l->n_tokens);
-	uint64_t pending = min64(BT * l->n_pending, l->n_tokens - device);
+	uint64_t device = min64(UNIVERSE_BT * l->n_device, l->n_tokens);
+	uint64_t pending = min64(UNIVERSE_BT * l->n_pending, l->n_tokens - device);
 	uint64_t tail = min64(l->tail_used, l->n_tokens - device - pending);
 	bool keep = chance(r, 30);
 
 	/* What was held is still what it was. */
 	for (uint32_t i = 0; i < l->n_path; i++)
-		check_block(r, &l->p, l->p.skip + i, (uint32_t)l->path[i], BT);
+		check_block(r, &l->p, l->p.skip + i, (uint32_t)l->path[i], UNIVERSE_BT);
 	m.op_id = op_id(r, keep);
 	world_check(&r->w, world_release(s->c, &m, &rep) == PROTO_STATUS_OK);
 	world_check(&r->w, rep.queried_tokens == l->n_tokens);
@@ -715,18 +608,18 @@ static void do_probe(struct run *r, uint32_t si)
 	static struct lease l;
 	struct proto_probe_req m = { .has = PROTO_HAS_ALL, .flags = PROTO_PROBE_BITMAP };
 	struct proto_probe_rep rep;
-	uint8_t keys[MAX_BLOCKS * MODEL_KEY];
-	int blocks[MAX_BLOCKS];
+	uint8_t keys[UNIVERSE_MAX * MODEL_KEY];
+	int blocks[UNIVERSE_MAX];
 	uint32_t n;
 
 	memset(&l, 0, sizeof(l));
-	make_prompt(r, &l.p, is_blue(si) ? 3 : below(r, 3));
+	universe_prompt(&r->w.rng, &l.p, is_blue(si) ? 3 : below(r, 3));
 	l.given = l.p.n;
-	m.ns = s->ns[roots[l.p.root].ns];
-	m.tenant = roots[l.p.root].tenant;
-	m.salt = world_text(roots[l.p.root].salt);
+	m.ns = s->ns[universe_roots[l.p.root].ns];
+	m.tenant = universe_roots[l.p.root].tenant;
+	m.salt = world_text(universe_roots[l.p.root].salt);
 	m.keys = keys_of(&l, 0, l.given, keys);
-	m.n_tokens = l.given * BT;
+	m.n_tokens = l.given * UNIVERSE_BT;
 	world_check(&r->w, world_probe(s->c, &m, &rep) == PROTO_STATUS_OK);
 	n = expect(r, &l, blocks);
 	world_check(&r->w, rep.n_device == n && rep.bitmap.n == (l.given + 7) / 8);
@@ -783,7 +676,7 @@ static void do_admin(struct run *r)
 	}
 }
 
-/* ---- the run ----------------------------------------------------------------------------------- */
+/* ---- the run --------------------------------------------------------------------------------- */
 
 static void one_op(struct run *r)
 {
@@ -877,8 +770,8 @@ void random_run(const struct random_config *config, struct random_result *ret)
 	ck_assert_int_eq(world_init(&r.w, &wc), 0);
 	r.w.heap.quick = true; /* junk in each allocation would take most of the time */
 	model_init(&r.m, config->n_slots);
-	for (uint32_t i = 0; i < N_ROOTS; i++)
-		r.m.key_len[i] = key_len_of(i);
+	for (uint32_t i = 0; i < UNIVERSE_ROOTS; i++)
+		r.m.key_len[i] = universe_key_len(i);
 	while (r.w.n_steps < config->n_steps) {
 		one_op(&r);
 		check_members(&r);

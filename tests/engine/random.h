@@ -2,8 +2,8 @@
  * random.h - random workers in the simulated world, each with a model of what it did.
  *
  * Every byte that the engine delivers is read from the simulated device and compared with what its
- * namespace and path say it must be; every hit, grant, victim and settled count is compared with the
- * naive model, in runs with faults too; every invariant is verified after each step.
+ * namespace and path say it must be; every hit, grant, victim and settled count is compared with
+ * the naive model, in runs with faults too; every invariant is verified after each step.
  */
 #pragma once
 

@@ -38,7 +38,7 @@ uint32_t scene_put(const struct scene_place *at, const struct scene_prompt *p, u
 uint32_t scene_look(const struct scene_place *at, const struct scene_prompt *p,
 		    struct proto_match_rep *ret);
 
-/* Adds a case named as scenarios.md names it: the meson test picks it with CK_RUN_CASE. */
+/* Adds a case under a scenario's number: the meson test picks it with CK_RUN_CASE. */
 static inline void scene_case(Suite *s, const char *id, const TTest *test)
 {
 	TCase *t = tcase_create(id);

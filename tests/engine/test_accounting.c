@@ -1,5 +1,5 @@
 /*
- * test_accounting.c - sums that must hold, and that a broken one is found and reported: T14 T17 T37.
+ * test_accounting.c - sums that must hold, and that a broken one is reported: T14 T17 T37.
  */
 #include "tests/engine/scene.h"
 
@@ -98,8 +98,8 @@ static void begin(void)
 }
 
 /*
- * States of slots are summed after each step; and for each invariant of the engine there is a way to
- * break it that verify reports under its number, without ending the process.
+ * States of slots are summed after each step; and for each invariant of the engine there is a way
+ * to break it that verify reports under its number, without ending the process.
  */
 START_TEST(broken_ones_are_reported)
 {

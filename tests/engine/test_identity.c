@@ -20,7 +20,7 @@ static void count(uint32_t *tokens, uint32_t n)
 		tokens[i] = 500 + i;
 }
 
-/* Adapter and salt lie side by side in the name; moving a byte from one to the other is a new name. */
+/* Adapter and salt lie side by side in the name; a byte moved between them is a new name. */
 START_TEST(framing)
 {
 	static const struct {
@@ -72,13 +72,13 @@ START_TEST(framing_of_open)
 		for (uint32_t k = 0; k < 4; k++)
 			o[k] = world_open_req("m");
 		o[0].model = (struct proto_span){ text, cut };
-		o[0].revision = (struct proto_span){ text + cut, 6 - cut };
+		o[0].revision = (struct proto_span){ &text[cut], 6 - cut };
 		o[1].scales = (struct proto_span){ text, cut };
-		o[1].windows = (struct proto_span){ text + cut, 6 - cut };
+		o[1].windows = (struct proto_span){ &text[cut], 6 - cut };
 		o[2].windows = (struct proto_span){ text, cut };
-		o[2].adapter = (struct proto_span){ text + cut, 6 - cut };
+		o[2].adapter = (struct proto_span){ &text[cut], 6 - cut };
 		o[3].adapter = (struct proto_span){ text, cut };
-		o[3].engine = (struct proto_span){ text + cut, 6 - cut };
+		o[3].engine = (struct proto_span){ &text[cut], 6 - cut };
 		for (uint32_t k = 0; k < 4; k++) {
 			ck_assert_int_eq(world_open(c, &o[k], &rep), PROTO_STATUS_OK);
 			memcpy(digests[n], rep.digest.p, 32);
@@ -395,7 +395,7 @@ START_TEST(hash_seed_alone_again)
 	o.key_mode = PROTO_KEYS_DIGEST;
 	o.digest_len = 32;
 	for (uint32_t i = 0; i < 3; i++) {
-		o.seed_probe = (struct proto_span){ "123" + i, 1 };
+		o.seed_probe = (struct proto_span){ &"123"[i], 1 };
 		at[i] = scene_place(&w, 100 + i, 1000, &o);
 		ck_assert_uint_eq(at[i].ns.flags, i ? PROTO_OPENED_SEED_MISMATCH : 0);
 	}

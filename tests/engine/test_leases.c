@@ -170,7 +170,7 @@ START_TEST(extend_waits)
 }
 END_TEST
 
-/* A donor of leading tokens is held until COMMIT; what was used counts, what was offered does not. */
+/* A donor of leading tokens is held until COMMIT; what was used counts, not what was offered. */
 START_TEST(tails)
 {
 	struct proto_open_req o = world_open_req("m");
@@ -472,7 +472,7 @@ START_TEST(shares)
 }
 END_TEST
 
-/* ---- operation ids ----------------------------------------------------------------------------- */
+/* ---- operation ids --------------------------------------------------------------------------- */
 
 static int match_with(const struct scene_place *at, uint32_t id, uint32_t n_tokens)
 {

@@ -210,7 +210,7 @@ START_TEST(every_pair)
 }
 END_TEST
 
-/* Bodies cut at every byte, or with something behind: BAD_BODY with a field, and nothing changes. */
+/* Bodies cut at every byte, or with a byte behind: BAD_BODY with a field, and nothing changes. */
 START_TEST(cut_bodies)
 {
 	for (uint16_t op = 1; op <= 15; op++) {

@@ -225,7 +225,7 @@ START_TEST(no_room)
 	scene_release(&b, rep.lease, NULL);
 	ck_assert_uint_eq(world_counters(&w).miss_no_room, 96);
 	ck_assert_uint_eq(world_counters(&w).reserve_busy, 1);
-	/* Six of eight blocks are given when the pool holds four of its own: none is the holder's. */
+	/* The holder lets go: four of eight are granted, which is all that there are. */
 	scene_release(&a, held.lease, NULL);
 	pb = scene_tokens(&b, tokens, 128);
 	scene_match(&b, &pb, &rep);

@@ -212,7 +212,7 @@ END_TEST
 
 /*
  * The cost of a victim, in pages of memory that are looked at: all memory of the engine is made
- * inaccessible, one block is evicted, and each page that is needed faults once.  A scan over leaves,
+ * inaccessible, one block is evicted, and each page that is needed faults once.  A scan of leaves,
  * edges or blocks would need thousands; this does not depend on a clock.
  */
 #define ARENA ((size_t)1 << 30)

@@ -1,8 +1,8 @@
 /*
  * test_transcripts.c - whole conversations, frame by frame, compared as text.
  *
- * Each script's transcript is kept in transcripts/NAME.txt, where it can be read as a description of
- * what the daemon does.  A change of behaviour shows as a difference there.  With
+ * Each script's transcript is kept in transcripts/NAME.txt, where it can be read as a description
+ * of what the daemon does.  A change of behaviour shows as a difference there.  With
  * WORLD_TRANSCRIPT_WRITE in the environment the files are written instead.
  */
 #include "tests/engine/scene.h"

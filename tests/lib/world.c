@@ -47,7 +47,7 @@ void world_fail(struct world *w, const char *fmt, ...)
 	abort();
 }
 
-/* ---- life -------------------------------------------------------------------------------------- */
+/* ---- life ------------------------------------------------------------------------------------ */
 
 void world_config_init(struct world_config *config)
 {
@@ -73,10 +73,10 @@ int world_init(struct world *w, const struct world_config *config)
 	w->now_ns = 1000000000;
 	test_heap_init(&w->heap);
 	w->heap.quick = config->no_verify;
-	strcpy(w->tenants[0].name, "red");
+	memcpy(w->tenants[0].name, "red", 4);
 	w->tenants[0].uids[0] = 1000;
 	w->tenants[0].n_uids = 1;
-	strcpy(w->tenants[1].name, "blue");
+	memcpy(w->tenants[1].name, "blue", 5);
 	w->tenants[1].uids[0] = 2000;
 	w->tenants[1].n_uids = 1;
 	e = &w->config.engine;
@@ -113,7 +113,7 @@ void world_deinit(struct world *w)
 	ck_assert_uint_eq(w->heap.live_blocks, 0);
 }
 
-/* ---- actions ----------------------------------------------------------------------------------- */
+/* ---- actions --------------------------------------------------------------------------------- */
 
 static void act_send(struct world *w, const struct prefixd_action *a)
 {
@@ -320,7 +320,7 @@ void world_stats(const struct world *w, uint32_t group, struct radix_stats *ret)
 	radix_index_stats(ix, ret);
 }
 
-/* ---- the device -------------------------------------------------------------------------------- */
+/* ---- the device ------------------------------------------------------------------------------ */
 
 static void copied(struct gpu_job *job, int status)
 {

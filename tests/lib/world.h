@@ -107,7 +107,7 @@ __attribute__((format(printf, 2, 3), noreturn)) void world_fail(struct world *w,
 			world_fail((w), "%s:%d: not so: %s", __FILE_NAME__, __LINE__, #x); \
 	} while (0)
 
-/* ---- workers ----------------------------------------------------------------------------------- */
+/* ---- workers --------------------------------------------------------------------------------- */
 
 /* A connection of process `pid`; no HELLO yet. */
 struct world_client *world_connect(struct world *w, uint32_t pid, uint32_t uid, bool admin);
@@ -153,7 +153,7 @@ WORLD_CALLS(X)
 /* The reply of a worker whose OPEN waited for its pool. */
 int world_open_reply(struct world_client *c, struct proto_open_rep *ret);
 
-/* ---- the device -------------------------------------------------------------------------------- */
+/* ---- the device ------------------------------------------------------------------------------ */
 
 /* Copies of one block between the caller and a slot; complete when they return. */
 void world_write(struct world *w, uint32_t group, uint32_t slot, const void *bytes, uint32_t len);

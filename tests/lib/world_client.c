@@ -20,7 +20,7 @@ static const char *who(const struct world_client *c, char out[16])
 	return out;
 }
 
-/* ---- connections ------------------------------------------------------------------------------- */
+/* ---- connections ----------------------------------------------------------------------------- */
 
 struct world_client *world_connect(struct world *w, uint32_t pid, uint32_t uid, bool admin)
 {
@@ -130,7 +130,7 @@ void world_kill(struct world *w, uint32_t pid)
 	}
 }
 
-/* ---- requests and replies ---------------------------------------------------------------------- */
+/* ---- requests and replies -------------------------------------------------------------------- */
 
 #define PRINT_MAX 4096
 
@@ -157,7 +157,8 @@ static void print_request(struct world_client *c, uint16_t op, const void *body,
 	}
 	if (bad)
 		snprintf(text, sizeof(text), "(%u bytes that do not decode: %s)", len, bad);
-	world_note(c->w, "%s > %s %s\n", who(c, name), proto_op_to_string(op), text);
+	world_note(c->w, "%s > %s%s%s\n", who(c, name), proto_op_to_string(op), text[0] ? " " : "",
+		   text);
 }
 
 static void print_reply(struct world_client *c)

@@ -1,0 +1,282 @@
+/*
+ * engine_types.h - what the engine is made of; only its own files and tests include it.
+ *
+ * Who owns what.  The engine owns everything.  A session owns its leases; a lease owns its pins, its
+ * unmatched keys and its slots, and holds one reference of its root; a root holds one reference of
+ * its namespace; a namespace belongs to a pool group, which owns the index.  Leases are never given
+ * back to the allocator while the engine lives: they go to a free list with their buffers, so that
+ * the steady state allocates nothing.
+ */
+#pragma once
+
+#include "daemon/engine.h"
+#include "proto/codec.h"
+
+struct prefixd_session;
+struct prefixd_lease;
+struct prefixd_root;
+struct prefixd_namespace;
+struct prefixd_group;
+
+/* ---- a set: dense array for walking, chained hash for finding; intrusive --------------------- */
+
+struct prefixd_item {
+	struct prefixd_item *next; /* same bucket */
+	uint64_t hash;
+	uint32_t pos; /* in the dense array */
+};
+
+struct prefixd_set {
+	struct prefixd_item **v;
+	struct prefixd_item **buckets;
+	uint32_t n;
+	uint32_t cap;
+	uint32_t n_buckets; /* a power of two */
+};
+
+/* ---- groups, namespaces, roots --------------------------------------------------------------- */
+
+enum prefixd_group_state {
+	PREFIXD_GROUP_CREATING, /* POOL_CREATE went out; OPENs wait */
+	PREFIXD_GROUP_READY,
+};
+
+struct prefixd_group {
+	enum prefixd_group_state state;
+	uint32_t id;
+	uint32_t n_slots;
+	uint64_t slot_bytes;
+	uint64_t slot_stride;
+	uint64_t pool_len;
+	uint64_t budget; /* bytes of the total that this group takes */
+	uint8_t n_fds;
+	bool reap; /* blocks left the tree in this step: look for roots without trace */
+	struct radix_index *index;
+	uint8_t *marks;            /* [n_slots], scratch of verify */
+	struct radix_list waiting; /* struct prefixd_waiting */
+	uint64_t busy_ns;          /* when a RESERVE got nothing last, and whose it was */
+	uint32_t busy_session;
+};
+
+/* One OPEN that waits for its pool. */
+struct prefixd_waiting {
+	struct radix_list link;
+	struct prefixd_session *session;
+	struct prefixd_namespace *ns; /* holds a reference */
+	uint64_t seq;
+};
+
+struct prefixd_namespace {
+	struct prefixd_item item;
+	uint32_t id;
+	uint32_t refs; /* sessions that opened it, OPENs that wait, roots */
+	uint32_t n_sessions;
+	uint32_t n_roots;
+	struct prefixd_group *group;
+	uint8_t digest[32];
+	uint8_t family[32]; /* the same without the seed probe */
+	enum radix_key_mode mode;
+	uint32_t block_tokens;
+	uint32_t key_len;
+	uint32_t token_bytes;
+	bool extra; /* keys end in a content digest */
+	bool seed_mismatch;
+	uint32_t tenant; /* first that used it; RADIX_NONE before */
+	bool several_tenants;
+	const char *model, *revision, *dtype, *adapter, *engine; /* into text */
+	char *text;
+	size_t text_len;
+};
+
+struct prefixd_root {
+	struct prefixd_item item;
+	struct prefixd_namespace *ns;
+	uint32_t index_root;
+	uint32_t tenant;
+	uint32_t n_leases;
+	uint32_t busy_depth; /* first block that found no room; RADIX_NONE: none */
+	struct proto_id id;
+	uint8_t salt_len;
+	uint8_t salt[];
+};
+
+/* ---- sessions -------------------------------------------------------------------------------- */
+
+enum prefixd_session_state {
+	PREFIXD_SESSION_FRESH,  /* connected, no HELLO yet */
+	PREFIXD_SESSION_READY,  /* HELLO was answered */
+	PREFIXD_SESSION_ORPHAN, /* the socket is gone, the process is not known to be */
+	PREFIXD_SESSION_N_STATES
+};
+
+/* The last answers of a session by operation id: engine_ops.c. */
+struct prefixd_op {
+	struct proto_id id;
+	uint64_t body_hash[2];
+	uint64_t at_ns;
+	uint32_t off; /* reply body, in ring */
+	uint32_t len;
+	uint32_t next; /* same bucket; RADIX_NONE ends */
+	uint16_t op;
+};
+
+struct prefixd_ops {
+	struct prefixd_op *v; /* ring of cap entries, oldest at head */
+	uint32_t *buckets;
+	uint64_t seed;
+	uint32_t cap; /* a power of two */
+	uint32_t head;
+	uint32_t n;
+	uint8_t *ring;
+	uint32_t ring_len; /* a power of two */
+	uint32_t ring_head;
+	uint32_t ring_tail;
+};
+
+struct prefixd_session {
+	struct prefixd_item item;
+	enum prefixd_session_state state;
+	uint32_t number;
+	struct prefixd_peer peer;
+	bool over_limit; /* one too many: HELLO will be refused */
+	bool copies;
+	struct proto_id instance;
+	char name[65];
+	uint64_t begun_ns;
+	uint64_t n_requests;
+	uint32_t n_leases;
+	uint32_t n_waiting;
+	struct radix_list leases;
+	struct prefixd_namespace **ns;
+	uint32_t n_ns;
+	uint32_t ns_cap;
+	struct prefixd_ops ops;
+	uint32_t ttft_us, tpot_us, input_tokens, running, waiting;
+};
+
+/* ---- leases ---------------------------------------------------------------------------------- */
+
+enum prefixd_lease_state {
+	PREFIXD_LEASE_FREE,
+	PREFIXD_LEASE_ACTIVE,
+	PREFIXD_LEASE_REVOKED,    /* ended; its slots wait for QUIESCED or death */
+	PREFIXD_LEASE_QUARANTINE, /* its process is gone; its slots wait for due_ns */
+};
+
+enum prefixd_lease_end {
+	PREFIXD_END_RELEASED,
+	PREFIXD_END_DIED,
+	PREFIXD_END_QUIESCED,
+	PREFIXD_END_REVOKED,
+};
+
+#define PREFIXD_LEASE_IDX_BITS 20 /* of a lease id: place in the table; the rest is a serial */
+
+struct prefixd_lease {
+	struct radix_list link;  /* the session's leases, the quarantine, or the free list */
+	struct radix_list aging; /* the engine's, where an age limit applies; oldest first */
+	enum prefixd_lease_state state;
+	uint32_t idx;
+	uint64_t id;
+	struct prefixd_session *session; /* NULL in quarantine */
+	struct prefixd_group *group;
+	struct prefixd_root *root; /* NULL once ended */
+	struct radix_pin pin;      /* the path so far */
+	struct radix_pin donor;    /* the block whose leading tokens were offered */
+	bool donor_held;
+	bool island;
+	uint8_t reason; /* why the last look ended */
+	bool diverged;  /* the last look ended where another continuation is stored */
+	uint64_t begun_ns;
+	uint64_t due_ns;
+	uint64_t n_tokens;  /* asked for */
+	uint32_t n_given;   /* keys given by MATCH and EXTEND */
+	uint32_t n_path;    /* keys that are on the path: found or committed */
+	uint32_t n_device;  /* blocks found when first looked for */
+	uint32_t n_pending; /* blocks found later: another committed them meanwhile */
+	uint32_t n_looked;  /* leading kept keys that a look has missed */
+	uint32_t tail_offer;
+	uint32_t tail_used;
+	uint32_t tail_last; /* of tail_used, the part in a block that is still not on the path */
+	uint32_t shared;    /* tokens that the next block shares with a stored one, not used */
+	uint32_t no_room;   /* blocks that the last RESERVE did not get */
+	/* keys not on the path yet: n_keys of them, the first at keys + keys_off */
+	uint8_t *keys;
+	size_t keys_cap;
+	size_t keys_off;
+	uint32_t n_keys;
+	/* slots: own ones at [0, n_own), reserved ones at [res_head, res_head + n_reserved) */
+	uint32_t *slots;
+	uint32_t slots_cap;
+	uint32_t n_own;
+	uint32_t res_head;
+	uint32_t n_reserved;
+	uint8_t first_key[PROTO_DIGEST_MAX]; /* of an island: what EXTEND's parent grafts */
+	/* whose slots these are, once the session is gone */
+	uint32_t uid, pid;
+	struct proto_id instance;
+};
+
+/* ---- the engine ------------------------------------------------------------------------------ */
+
+struct prefixd_engine {
+	const struct radix_alloc *alloc;
+	struct prefixd_engine_config config;
+	struct prefixd_tenant *tenants; /* ids never change their name: RELOAD only appends */
+	uint32_t n_tenants;
+	uint32_t tenants_cap;
+	uint64_t now_ns;
+	uint64_t tick;
+
+	struct prefixd_set sessions;
+	struct prefixd_set namespaces;
+	struct prefixd_set roots;
+	struct prefixd_group **groups; /* [limits.max_groups] at creation; by id */
+	uint32_t n_groups;
+	uint32_t groups_cap;
+	uint64_t budget_used;
+	uint32_t next_ns;
+	uint32_t n_waiting;
+
+	struct prefixd_lease **leases;
+	uint32_t n_leases; /* places used so far */
+	uint32_t leases_cap;
+	uint32_t n_active;
+	uint64_t next_serial;
+	struct radix_list free_leases;
+	struct radix_list quarantine; /* by due_ns */
+	struct radix_list aging;
+	uint64_t spare_bytes; /* buffers on the free list */
+
+	bool draining;
+	bool exited;
+	uint64_t drain_deadline_ns;
+	struct prefixd_counters counters;
+
+	/* this step's output */
+	uint8_t *out;
+	size_t out_cap;
+	size_t out_len;
+	struct prefixd_action *actions;
+	uint32_t n_actions;
+	uint32_t actions_cap;
+	char log_text[2048];
+	size_t log_len;
+
+	/* encoded sizes of the replies that end in runs, without the runs */
+	uint32_t match_fixed;
+	uint32_t reserve_fixed;
+	uint32_t commit_fixed;
+};
+
+/* One request while it is being answered. */
+struct prefixd_request {
+	struct prefixd_session *s;
+	const struct proto_header *h;
+	const uint8_t *body;
+	uint32_t n_replies;
+	bool deferred; /* an OPEN that waits for its pool */
+	bool keep;     /* remember the reply under op_id */
+	struct proto_id op_id;
+	uint64_t body_hash[2];
+};
