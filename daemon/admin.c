@@ -157,7 +157,7 @@ static const struct {
 	{ "ping", " ", admin_ping },
 	{ "status", " ", prefixd_admin_status },
 	{ "stat", " ", prefixd_admin_stat },
-	{ "tree", " group ns max_lines ", prefixd_admin_tree },
+	{ "tree", " group ns model max_lines ", prefixd_admin_tree },
 	{ "pins", " older_s max ", prefixd_admin_pins },
 	{ "explain", " ns model tenant salt salt_hex tokens digests ", prefixd_admin_explain },
 	{ "evict", " n group ", admin_evict },

@@ -152,9 +152,10 @@ static bool question_read(struct prefixd_server *s, const json_t *args, struct q
 		return false;
 	by_tokens = q->ns.mode == RADIX_KEYS_TOKENS;
 	if (!json_is_array(by_tokens ? tokens : digests) || (by_tokens ? digests : tokens)) {
-		prefixd_admin_refuse(r, by_tokens ? "tokens" : "digests",
-				     "namespace %u has keys made of %s: give an array of them",
-				     q->ns.id, by_tokens ? "tokens" : "digests");
+		prefixd_admin_refuse(
+			r, by_tokens ? "tokens" : "digests",
+			"the keys of namespace %u are %s: give an array of them, no %s", q->ns.id,
+			by_tokens ? "tokens" : "digests", by_tokens ? "digests" : "tokens");
 		return false;
 	}
 	return by_tokens ? tokens_read(tokens, q, r) : digests_read(digests, q, r);

@@ -54,19 +54,30 @@ void prefixd_admin_tree(struct prefixd_server *s, const json_t *args, struct pre
 {
 	uint64_t only = UINT64_MAX, lines = TREE_LINES_DEFAULT;
 	struct tree_lines t = { .r = r, .ns = UINT64_MAX };
+	struct prefixd_namespace_info ns;
 	struct prefixd_group_info group;
 	uint32_t it = 0;
+	bool found = false;
 
 	if (!prefixd_admin_arg_u64(args, "group", UINT32_MAX, &only, r) ||
-	    !prefixd_admin_arg_u64(args, "ns", UINT32_MAX, &t.ns, r) ||
 	    !prefixd_admin_arg_u64(args, "max_lines", TREE_LINES_MAX, &lines, r))
 		return;
+	if (json_object_get(args, "ns") || json_object_get(args, "model")) {
+		if (!prefixd_admin_arg_namespace(s, args, &ns, r))
+			return;
+		t.ns = ns.id;
+	}
 	t.list = prefixd_admin_array(r, r->root, "lines");
 	t.left = lines;
 	while (prefixd_engine_next_group(s->engine, &it, &group)) {
-		if (only == UINT64_MAX || group.id == only)
-			tree_dump(&group, &t);
+		if (only != UINT64_MAX && group.id != only)
+			continue;
+		tree_dump(&group, &t);
+		found = true;
 	}
+	if (only != UINT64_MAX && !found)
+		prefixd_admin_refuse(r, "group", "there is no group %llu",
+				     (unsigned long long)only);
 	prefixd_admin_put_bool(r, r->root, "truncated", t.truncated);
 }
 

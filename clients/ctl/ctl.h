@@ -28,24 +28,24 @@ enum ctl_exit {
 };
 
 /* symbol, name, short name or 0, value's name or NULL, help */
-#define CTL_OPTIONS(X)                                                                        \
-	X(ADMIN_SOCKET, "admin-socket", 0, "PATH", "socket of the daemon; see below")         \
-	X(JSON, "json", 0, NULL, "print the daemon's JSON")                                   \
-	X(TIMEOUT, "timeout", 0, "SECONDS", "wait at most so long for an answer (10)")        \
-	X(YES, "yes", 'y', NULL, "do it without asking")                                      \
-	X(INTERVAL, "interval", 'i', "SECONDS", "one line per interval")                      \
-	X(COUNT, "count", 'n', "N", "stop after N lines")                                     \
-	X(GROUP, "group", 0, "N", "only this pool group")                                     \
-	X(NAMESPACE, "namespace", 0, "N|MODEL", "by number, or by model where that is clear") \
-	X(ALL, "all", 0, NULL, "every namespace")                                             \
-	X(LINES, "lines", 0, "N", "at most N lines (200)")                                    \
-	X(OLDER, "older", 0, "SECONDS", "only those held so long")                            \
-	X(TENANT, "tenant", 0, "NAME", "tenant (the first one)")                              \
-	X(SALT, "salt", 0, "TEXT", "salt (none)")                                             \
-	X(SALT_HEX, "salt-hex", 0, "HEX", "salt, as hex")                                     \
-	X(TOKENS, "tokens", 0, "N,N,...", "token ids of the prompt")                          \
-	X(TOKENS_FILE, "tokens-file", 0, "FILE", "the same from a file; - is stdin")          \
-	X(DIGESTS_FILE, "digests-file", 0, "FILE", "block digests in hex, one per line")      \
+#define CTL_OPTIONS(X)                                                                          \
+	X(ADMIN_SOCKET, "admin-socket", 0, "PATH", "the daemon's admin socket; see below")      \
+	X(JSON, "json", 0, NULL, "print the daemon's JSON")                                     \
+	X(TIMEOUT, "timeout", 0, "TIME", "wait at most so long for an answer (10)")             \
+	X(YES, "yes", 'y', NULL, "do it without asking")                                        \
+	X(INTERVAL, "interval", 'i', "TIME", "one line per interval")                           \
+	X(COUNT, "count", 'n', "N", "stop after N lines")                                       \
+	X(GROUP, "group", 0, "N", "only this pool group")                                       \
+	X(NAMESPACE, "namespace", 0, "N|MODEL", "by number, or by model where only one has it") \
+	X(ALL, "all", 0, NULL, "every namespace")                                               \
+	X(LINES, "lines", 0, "N", "at most N lines (200)")                                      \
+	X(OLDER, "older", 0, "TIME", "only those held so long: 30s, 5m, 1h")                    \
+	X(TENANT, "tenant", 0, "NAME", "tenant (the first one)")                                \
+	X(SALT, "salt", 0, "TEXT", "salt (none)")                                               \
+	X(SALT_HEX, "salt-hex", 0, "HEX", "salt, as hex")                                       \
+	X(TOKENS, "tokens", 0, "N,N,...", "token ids of the prompt, or")                        \
+	X(TOKENS_FILE, "tokens-file", 0, "FILE", "the same from a file (-: stdin), or")         \
+	X(DIGESTS_FILE, "digests-file", 0, "FILE", "its block digests in hex; - is stdin")      \
 	X(BLOCKS, "blocks", 0, "N", "how many blocks")
 
 enum ctl_option {
@@ -71,7 +71,6 @@ struct ctl {
 	const struct ctl_command *command;
 	const char *values[CTL_N_OPTIONS]; /* NULL: not given; "" for flags */
 	const char *operand;
-	const char *socket;
 	pfx_client *client;
 };
 

@@ -13,9 +13,10 @@
 #include <time.h>
 #include <unistd.h>
 
-#define DEFAULT_SOCKET "/run/prefixd/prefixd-admin.sock"
-#define BIT(opt)       (1u << CTL_OPT_##opt)
-#define GENERAL        (BIT(ADMIN_SOCKET) | BIT(JSON) | BIT(TIMEOUT) | BIT(YES))
+#define DEFAULT_DIR "/run/prefixd"
+#define SOCKET_NAME "prefixd-admin.sock"
+#define BIT(opt)    (1u << CTL_OPT_##opt)
+#define GENERAL     (BIT(ADMIN_SOCKET) | BIT(JSON) | BIT(TIMEOUT) | BIT(YES))
 
 static const struct {
 	const char *name, *value, *help;
@@ -30,7 +31,7 @@ static const struct ctl_command commands[] = {
 	{ "ping", "ping", NULL, 0, false, "does it answer?", ctl_show_ping },
 	{ "status", "status", NULL, 0, false, "everything on one page", ctl_show_status },
 	{ "stat", "stat", NULL, BIT(INTERVAL) | BIT(COUNT), false,
-	  "totals; with -i SECONDS what changed, line by line", NULL },
+	  "totals; with -i TIME what changed, line by line", NULL },
 	{ "tree", "tree", NULL, BIT(GROUP) | BIT(NAMESPACE) | BIT(LINES), false,
 	  "the index as a tree", ctl_show_tree },
 	{ "pins", "pins", NULL, BIT(OLDER), false, "who holds what, oldest first", ctl_show_pins },
@@ -46,9 +47,10 @@ static const struct ctl_command commands[] = {
 	  ctl_show_audit },
 	{ "config", "config", NULL, 0, false, "options, their values and where they come from",
 	  ctl_show_config },
-	{ "log-level", "log-level", "LEVEL", 0, false, "show or set the log level",
+	{ "log-level", "log-level", "LEVEL", 0, false, "show or set it: error, warn, info, debug",
 	  ctl_show_level },
-	{ "drain", "drain", "SECONDS", 0, true, "take no new work, and end", ctl_show_drain },
+	{ "drain", "drain", "TIME", 0, true,
+	  "take no new work; end with the last lease or after TIME", ctl_show_drain },
 	{ "version", NULL, NULL, 0, false, "of prefixctl", NULL },
 	{ "help", NULL, "COMMAND", 0, false, "this, or the options of a command", NULL },
 };
@@ -84,20 +86,38 @@ static void print_options(FILE *out, uint32_t set)
 static void print_help(FILE *out, const struct ctl_command *c)
 {
 	if (c) {
-		fprintf(out, "prefixctl %s%s%s%s - %s\n\n", c->name, c->operand ? " [" : "",
+		fprintf(out, "prefixctl %s%s%s%s - %s\n", c->name, c->operand ? " [" : "",
 			c->operand ? c->operand : "", c->operand ? "]" : "", c->help);
-		print_options(out, c->options | GENERAL);
-		return;
+		if (!c->op)
+			return; /* asks no daemon */
+		fputs("\n", out);
+		print_options(out, c->options | (c->changes ? GENERAL : GENERAL & ~BIT(YES)));
+	} else {
+		fputs("usage: prefixctl [OPTIONS] COMMAND [OPTIONS]\n\n", out);
+		for (size_t i = 0; i < N_COMMANDS; i++)
+			fprintf(out, "  %-10s %s\n", commands[i].name, commands[i].help);
+		fputs("\n", out);
+		print_options(out, GENERAL);
 	}
-	fputs("usage: prefixctl [OPTIONS] COMMAND [OPTIONS]\n\n", out);
-	for (size_t i = 0; i < N_COMMANDS; i++)
-		fprintf(out, "  %-10s %s\n", commands[i].name, commands[i].help);
-	fputs("\n", out);
-	print_options(out, GENERAL);
-	fputs("\nThe socket is --admin-socket, else $PREFIXD_ADMIN_SOCKET, else\n" DEFAULT_SOCKET
-	      ".\nExit: 0 well, 1 refused, 2 wrong command line, 3 no daemon answers, "
+	fputs("\nThe socket is --admin-socket, else $PREFIXD_ADMIN_SOCKET, else\n" DEFAULT_DIR
+	      "/" SOCKET_NAME ", or for users other than root, where there\n"
+	      "is no " DEFAULT_DIR ", $XDG_RUNTIME_DIR/" SOCKET_NAME ".\n"
+	      "Exit: 0 well, 1 refused, 2 wrong command line, 3 no daemon answers, "
 	      "4 findings.\n",
 	      out);
+}
+
+static enum ctl_exit help(const char *name)
+{
+	const struct ctl_command *c = name ? find_command(name) : NULL;
+
+	if (name && !c) {
+		fprintf(stderr, "prefixctl: unknown command %s\nprefixctl: see `prefixctl help`\n",
+			ctl_clean(name));
+		return CTL_USAGE;
+	}
+	print_help(stdout, c);
+	return CTL_OK;
 }
 
 /* ---- arguments ------------------------------------------------------------------------------- */
@@ -144,7 +164,8 @@ static bool parse(struct ctl *ctl, int argc, char **argv)
 	for (int i = 1; i < argc; i++) {
 		if (argv[i][0] == '-' && argv[i][1]) {
 			if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
-				ctl->operand = ctl->command ? ctl->command->name : NULL;
+				if (ctl->command && strcmp(ctl->command->name, "help") != 0)
+					ctl->operand = ctl->command->name;
 				ctl->command = find_command("help");
 				return true;
 			}
@@ -188,30 +209,48 @@ static enum ctl_exit failed(const struct ctl *ctl, int status)
 	const char *error = ctl->client ? pfx_error(ctl->client) : "no memory";
 
 	fprintf(stderr, "prefixctl: %s\n", ctl_clean(error));
+	if (status == PFX_GONE)
+		fputs("prefixctl: is prefixd running, as this user? "
+		      "Another socket: --admin-socket PATH\n",
+		      stderr);
 	return status == PFX_GONE || status == PFX_DEADLINE || status == PFX_PROTOCOL
 		       ? CTL_UNREACHABLE
 		       : CTL_ERROR;
 }
 
+/* As libprefixd finds the worker socket: a user's own daemon only where the machine has none.
+ * Return: NULL without memory. */
+static char *socket_path(const char *given)
+{
+	const char *env = getenv("PREFIXD_ADMIN_SOCKET"), *runtime = getenv("XDG_RUNTIME_DIR");
+	const char *path = given ? given : env;
+	char *own;
+
+	if (path && *path)
+		return strdup(path);
+	if (geteuid() == 0 || access(DEFAULT_DIR, F_OK) == 0 || !runtime || !*runtime)
+		return strdup(DEFAULT_DIR "/" SOCKET_NAME);
+	return asprintf(&own, "%s/" SOCKET_NAME, runtime) < 0 ? NULL : own;
+}
+
 static enum ctl_exit connect_daemon(struct ctl *ctl)
 {
-	const char *env = getenv("PREFIXD_ADMIN_SOCKET");
 	pfx_connect_options o = { .struct_size = sizeof(o), .name = "prefixctl" };
 	double seconds = 10;
+	char *path;
 	int r;
 
-	ctl->socket = ctl->values[CTL_OPT_ADMIN_SOCKET] ? ctl->values[CTL_OPT_ADMIN_SOCKET]
-		      : env && *env                     ? env
-							: DEFAULT_SOCKET;
 	if (ctl->values[CTL_OPT_TIMEOUT] &&
 	    (!ctl_parse_seconds(ctl->values[CTL_OPT_TIMEOUT], &seconds) || seconds > 1e6)) {
-		fprintf(stderr, "prefixctl: --timeout \"%s\" is not a time\n",
+		fprintf(stderr, "prefixctl: --timeout \"%s\" is not a time, as 10, 500ms or 1m\n",
 			ctl_clean(ctl->values[CTL_OPT_TIMEOUT]));
 		return CTL_USAGE;
 	}
-	o.socket = ctl->socket;
 	o.deadline_ms = seconds < 0.001 ? 1 : (uint32_t)(seconds * 1000);
-	r = pfx_connect(&o, &ctl->client);
+	path = socket_path(ctl->values[CTL_OPT_ADMIN_SOCKET]);
+	o.socket = path;
+	r = path ? pfx_connect(&o, &ctl->client) : PFX_NO_MEMORY;
+	free(path);
 	return r ? failed(ctl, r) : CTL_OK;
 }
 
@@ -273,7 +312,8 @@ static enum ctl_exit run_stat(struct ctl *ctl, const char *text)
 
 	if ((interval && (!ctl_parse_seconds(interval, &seconds) || seconds < 0.001)) ||
 	    (count && !ctl_parse_u64(count, UINT64_MAX, &n))) {
-		fputs("prefixctl: stat -i SECONDS -n LINES\n", stderr);
+		fputs("prefixctl: stat wants a time from 1ms on after -i, a number after -n\n",
+		      stderr);
 		return CTL_USAGE;
 	}
 	for (uint64_t i = 0; i < n; i++) {
@@ -362,7 +402,7 @@ int main(int argc, char **argv)
 	if (strcmp(ctl.command->name, "version") == 0)
 		printf("prefixctl %s\n", pfx_version());
 	else if (strcmp(ctl.command->name, "help") == 0)
-		print_help(stdout, ctl.operand ? find_command(ctl.operand) : NULL);
+		r = help(ctl.operand);
 	else
 		r = confirmed(&ctl) ? run(&ctl) : CTL_USAGE;
 	/* What was not written was not said; but a reader that had enough is no error. */

@@ -242,7 +242,7 @@ static bool fill_tree(json_t *request, const struct ctl *ctl)
 	const char *ns = ctl->values[CTL_OPT_NAMESPACE];
 
 	return set_u64(request, "group", "--group", ctl->values[CTL_OPT_GROUP]) &&
-	       set_u64(request, "ns", "--namespace", ns) &&
+	       (!ns || set_namespace(request, ns)) &&
 	       set_u64(request, "max_lines", "--lines", ctl->values[CTL_OPT_LINES]);
 }
 

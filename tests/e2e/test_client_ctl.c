@@ -124,6 +124,8 @@ START_TEST(commands)
 	expect_width();
 	expect_ctl(CTL("tree"), 0);
 	ck_assert(says("blocks"));
+	expect_ctl(CTL("tree", "--namespace", "bogus"), 1);
+	ck_assert(says("model: there is no such namespace"));
 	expect_ctl(CTL("pins"), 0);
 	ck_assert(says("live"));
 	expect_width();
@@ -205,6 +207,10 @@ END_TEST
 
 START_TEST(exit_codes)
 {
+	static const char *const all[] = { "ping",      "status", "stat",    "tree",  "pins",
+					   "explain",   "evict",  "flush",   "audit", "config",
+					   "log-level", "drain",  "version", "help" };
+
 	expect_ctl(CTL("bogus"), 2);
 	expect_ctl(CTL("ping", "more"), 2);
 	expect_ctl(CTL("ping", "--group", "1"), 2);
@@ -213,11 +219,18 @@ START_TEST(exit_codes)
 	expect_ctl(CTL("ping", "--timeout", "soon"), 2);
 	expect_ctl(CTL("help"), 0);
 	expect_width();
-	expect_ctl(CTL("explain", "--help"), 0);
-	expect_width();
+	for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
+		expect_ctl(CTL(all[i], "--help"), 0);
+		ck_assert(says("prefixctl ") && says(all[i]));
+		expect_width();
+	}
+	expect_ctl(CTL("help", "bogus"), 2);
+	ck_assert(says("unknown command bogus"));
+	expect_ctl(CTL("help", "--help"), 0);
 	expect_ctl(CTL("version"), 0);
 	(void)e2e_daemon_stop(&daemon_, SIGKILL);
 	expect_ctl(CTL("ping"), 3);
+	ck_assert(says("--admin-socket")); /* the cure is named */
 	expect_ctl(CTL("audit", "--json"), 3);
 }
 END_TEST
