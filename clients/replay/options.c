@@ -32,11 +32,14 @@ struct option {
 	const char *help;
 };
 
+#define HELP_COLUMNS 80
+
 #define AT(member) offsetof(struct replay_options, member)
 
 static const struct option table[] = {
 	{ "socket", TYPE_STRING, AT(socket), NULL, 0, 0, "PATH",
-	  "the daemon's worker socket (default: $PREFIXD_SOCKET, else its usual place)" },
+	  "the daemon's worker socket (default: $PREFIXD_SOCKET, else "
+	  "/run/prefixd/prefixd.sock or $XDG_RUNTIME_DIR/prefixd.sock)" },
 	{ "trace", TYPE_STRING, AT(trace), NULL, 0, 0, "FILE",
 	  "replay this file of JSON lines, zstd-compressed or plain" },
 	{ "workload", TYPE_STRING, AT(workload), NULL, 0, 0, "chat|rag|agent",
@@ -50,7 +53,7 @@ static const struct option table[] = {
 	{ "block-tokens", TYPE_NUMBER, AT(block_tokens), "512", 1, 65536, "N",
 	  "tokens in a block; a trace of block ids has its own, fixed number" },
 	{ "block-bytes", TYPE_NUMBER, AT(block_bytes), "4096", 1, 1u << 30, "N",
-	  "bytes that a block takes in the pool" },
+	  "bytes that a block takes in the pool, a number without unit" },
 	{ "workers", TYPE_NUMBER, AT(workers), "1", 1, REPLAY_MAX_WORKERS, "N",
 	  "worker processes" },
 	{ "order", TYPE_CHOICE, AT(order), "trace|concurrent", 0, 0, NULL,
@@ -362,40 +365,39 @@ int replay_options_parse(struct replay_options *options, int argc, char *const a
 	return r < 0 ? r : check(options);
 }
 
-/* Words up to column 90, indented. */
-static void print_wrapped(const char *text)
+/* Words up to the last column of a terminal, indented; *column moves on. */
+static void print_wrapped(const char *text, size_t *column)
 {
-	size_t column = 90;
-
 	while (*text) {
 		size_t len = strcspn(text, " ");
 
-		if (column + len + 1 > 90) {
+		if (*column + len + 1 > HELP_COLUMNS) {
 			printf("\n       ");
-			column = 7;
+			*column = 7;
 		}
 		printf(" %.*s", (int)len, text);
-		column += len + 1;
+		*column += len + 1;
 		text += len + (text[len] == ' ');
 	}
 }
 
 void replay_options_help(void)
 {
-	printf("prefixd-replay: replay requests against prefixd and check every byte of every "
-	       "hit\n\n"
+	printf("prefixd-replay: replay requests against prefixd, check every byte of each hit\n\n"
 	       "  prefixd-replay --socket PATH (--trace FILE | --workload KIND) [options]\n"
 	       "  prefixd-replay --characteristics (--trace FILE | --workload KIND)\n\n");
 	for (size_t i = 0; i < N_OPTIONS; i++) {
 		const struct option *o = &table[i];
 		const char *value = o->type == TYPE_CHOICE ? o->text : o->value;
+		size_t column = HELP_COLUMNS;
+		char text[64] = "";
 
 		printf("  --%s%s%s", o->name, value ? " " : "", value ? value : "");
-		print_wrapped(o->help);
-		if (o->type == TYPE_NUMBER && strcmp(o->text, "0") != 0)
-			printf(" (default %s)", o->text);
-		if (o->type == TYPE_CHOICE)
-			printf(" (default %.*s)", (int)strcspn(o->text, "|"), o->text);
+		print_wrapped(o->help, &column);
+		if ((o->type == TYPE_NUMBER && strcmp(o->text, "0") != 0) || o->type == TYPE_CHOICE)
+			(void)snprintf(text, sizeof(text), "(default %.*s)",
+				       (int)strcspn(o->text, "|"), o->text);
+		print_wrapped(text, &column);
 		printf("\n");
 	}
 	printf("\nEvery option may also stand in the file of --config.\n"

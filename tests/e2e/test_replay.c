@@ -461,6 +461,25 @@ END_TEST
  * After load of every kind, concurrent and with pools that are too small: hits + misses are what
  * was asked for, in the daemon's own counters, and both are what the clients saw.
  */
+/* It fits a terminal, and every line says something. */
+START_TEST(help_fits_80_columns)
+{
+	const char *argv[] = { replay_binary(), "--help", NULL };
+	char out[1 << 14] = "";
+	size_t lines = 0;
+
+	ck_assert_int_eq(e2e_run(argv, out, sizeof(out)), 0);
+	for (const char *line = out; *line; lines++) {
+		size_t n = strcspn(line, "\n");
+
+		ck_assert_msg(n <= 80, "%zu columns: %.*s", n, (int)n, line);
+		ck_assert_msg(n == 0 || line[n - 1] != ' ', "blank at the end: %.*s", (int)n, line);
+		line += n + (line[n] == '\n');
+	}
+	ck_assert_uint_gt(lines, 40);
+}
+END_TEST
+
 START_TEST(T37_hits_and_misses_add_up_to_what_was_asked)
 {
 	static const char *const loads[] = {
@@ -530,6 +549,7 @@ static TCase *cases(bool t37)
 	tcase_add_test(t, an_interrupt_ends_the_replay);
 	tcase_add_test(t, a_restarted_daemon_is_found_again);
 	tcase_add_test(t, no_daemon_is_an_error);
+	tcase_add_test(t, help_fits_80_columns);
 	return t;
 }
 
