@@ -100,6 +100,7 @@ const char *proto_status_to_string(uint16_t status);
 const char *proto_status_cure(uint16_t status);
 const char *proto_reason_to_string(uint8_t reason);
 const char *proto_tier_to_string(uint8_t tier);
+const char *proto_wait_state_to_string(uint8_t state);
 
 /*
  * What a client proves in HELLO: that it lays out and hashes as this version does.  Encodes a fixed

@@ -46,22 +46,23 @@ struct proto_header {
 	struct proto_id boot; /* replies: the daemon's life; requests: the one known, or zero */
 };
 
-#define PROTO_OPS(X)                \
-	X(1, HELLO, hello)          \
-	X(2, OPEN, open)            \
-	X(3, MATCH, match)          \
-	X(4, EXTEND, extend)        \
-	X(5, RESERVE, reserve)      \
-	X(6, COMMIT, commit)        \
-	X(7, RELEASE, release)      \
-	X(8, WAIT, wait)            \
-	X(9, PREFETCH, prefetch)    \
-	X(10, PROBE, probe)         \
-	X(11, EXPLAIN, explain)     \
-	X(12, REPORT, report)       \
-	X(13, SUBSCRIBE, subscribe) \
-	X(14, QUIESCED, quiesced)   \
-	X(15, PING, ping)           \
+#define PROTO_OPS(X)                                                      \
+	X(1, HELLO, hello)                                                \
+	X(2, OPEN, open)                                                  \
+	X(3, MATCH, match)                                                \
+	X(4, EXTEND, extend)                                              \
+	X(5, RESERVE, reserve)                                            \
+	X(6, COMMIT, commit)                                              \
+	X(7, RELEASE, release)                                            \
+	X(8, WAIT, wait)                                                  \
+	X(9, PREFETCH, prefetch)                                          \
+	X(10, PROBE, probe)                                               \
+	X(11, EXPLAIN, explain)                                           \
+	X(12, REPORT, report)                                             \
+	X(13, SUBSCRIBE, subscribe)                                       \
+	X(14, QUIESCED, quiesced)                                         \
+	X(15, PING, ping)                                                 \
+	X(16, EVENT, event) /* the daemon's alone: what a WAIT came to */ \
 	X(32, ADMIN, admin) /* on the admin socket only */
 
 /* status code, name, what the worker does */
@@ -234,8 +235,9 @@ enum {
 	PROTO_MATCH_PROMOTE = 1, /* bring host and redis blocks up */
 	PROTO_MATCH_ISLAND = 2,  /* digest mode: keys[0] may lie anywhere; find it by its digest */
 	PROTO_MATCH_NO_TAIL = 4, /* do not look for a partial block */
-	PROTO_MATCH_ALL = 7,
-	PROTO_EXTEND_ALL = 5 /* where a lease begins is settled by MATCH */
+	PROTO_MATCH_LEAD = 8,    /* what is missing and nobody computes, this lease will */
+	PROTO_MATCH_ALL = 15,
+	PROTO_EXTEND_ALL = 13 /* where a lease begins is settled by MATCH */
 };
 
 #define PROTO_MATCH_REQ_FIELDS(U8, U16, U32, U64, ID, STR, BLOB, RUNS)                         \
@@ -390,6 +392,32 @@ enum {
 	U32(n_leases) /* orphaned leases that ended */                    \
 	U32(n_slots)  /* quarantined or orphaned slots that became free */
 
+/* What a WAIT comes to.  The reply says one of the first three, EVENT any but WAITING. */
+#define PROTO_WAIT_STATES(X)                                        \
+	X(0, READY, "ready") /* n more blocks are usable: EXTEND */ \
+	X(1, WAITING, "waiting")                                    \
+	X(2, LEAD, "lead")     /* nobody computes it: you do */     \
+	X(3, FAILED, "failed") /* nobody will: compute */           \
+	X(4, DEADLINE, "deadline")
+
+enum proto_wait_state {
+#define X(code, sym, text) PROTO_WAIT_##sym = (code),
+	PROTO_WAIT_STATES(X)
+#undef X
+};
+
+#define PROTO_WAIT_REQ_FIELDS(U8, U16, U32, U64, ID, STR, BLOB, RUNS) \
+	U64(lease)                                                    \
+	U32(deadline_us) /* 0: none but those of the leaders */
+
+#define PROTO_WAIT_REP_FIELDS(U8, U16, U32, U64, ID, STR, BLOB, RUNS)                 \
+	U64(lease)                                                                    \
+	U8(state)      /* enum proto_wait_state */                                    \
+	U32(n)         /* WAITING: blocks waited for; else: more blocks usable now */ \
+	U32(leader_us) /* WAITING: how long the leader is waited for; LEAD: you are */
+
+#define PROTO_EVENT_FIELDS PROTO_WAIT_REP_FIELDS
+
 /* PING, and REPORT's reply: empty.  ADMIN: one JSON document each way. */
 #define PROTO_EMPTY_FIELDS(U8, U16, U32, U64, ID, STR, BLOB, RUNS)
 #define PROTO_ADMIN_FIELDS(U8, U16, U32, U64, ID, STR, BLOB, RUNS) BLOB(json, PROTO_MAX_FRAME_LIMIT)
@@ -417,10 +445,13 @@ enum {
 	X(report_req, PROTO_REPORT_REQ_FIELDS)     \
 	X(quiesced_req, PROTO_QUIESCED_REQ_FIELDS) \
 	X(quiesced_rep, PROTO_QUIESCED_REP_FIELDS) \
+	X(wait_req, PROTO_WAIT_REQ_FIELDS)         \
+	X(wait_rep, PROTO_WAIT_REP_FIELDS)         \
+	X(event, PROTO_EVENT_FIELDS)               \
 	X(empty, PROTO_EMPTY_FIELDS)               \
 	X(admin, PROTO_ADMIN_FIELDS)
 
-/* operation, body of its request, body of its reply.  WAIT, PREFETCH, SUBSCRIBE have none yet. */
+/* operation, body of its request, body of its reply.  PREFETCH, SUBSCRIBE have none yet. */
 #define PROTO_FRAMES(X)                         \
 	X(HELLO, hello_req, hello_rep)          \
 	X(OPEN, open_req, open_rep)             \
@@ -433,6 +464,8 @@ enum {
 	X(EXPLAIN, explain_req, explain_rep)    \
 	X(REPORT, report_req, empty)            \
 	X(QUIESCED, quiesced_req, quiesced_rep) \
+	X(WAIT, wait_req, wait_rep)             \
+	X(EVENT, event, event)                  \
 	X(PING, empty, empty)                   \
 	X(ADMIN, admin, admin)
 

@@ -56,6 +56,19 @@ const char *proto_reason_to_string(uint8_t reason)
 	}
 }
 
+const char *proto_wait_state_to_string(uint8_t state)
+{
+	switch (state) {
+#define X(code, sym, text) \
+	case code:         \
+		return text;
+		PROTO_WAIT_STATES(X)
+#undef X
+	default:
+		return "?";
+	}
+}
+
 const char *proto_tier_to_string(uint8_t tier)
 {
 	switch (tier) {

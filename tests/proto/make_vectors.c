@@ -338,6 +338,11 @@ static void the_rest(struct out *o)
 	REQUEST(o, "quiesced.request", QUIESCED, 33, quiesced_req, .instance = ID(0x11),
 		.old_boot = ID(0x21));
 	REPLY(o, "quiesced.reply", QUIESCED, 33, quiesced_rep, .n_leases = 2, .n_slots = 40);
+	REQUEST(o, "wait.request", WAIT, 39, wait_req, .lease = 12, .deadline_us = 2000000);
+	REPLY(o, "wait.reply", WAIT, 39, wait_rep, .lease = 12, .state = PROTO_WAIT_WAITING,
+	      .n = 512, .leader_us = 9999000);
+	REPLY(o, "event.reply", EVENT, 39, event, .lease = 12, .state = PROTO_WAIT_LEAD, .n = 256,
+	      .leader_us = 10000000);
 	REQUEST(o, "ping.request", PING, 34, empty);
 	REPLY(o, "ping.reply", PING, 34, empty);
 	REQUEST(o, "admin.request", ADMIN, 35, admin, .json = TEXT("{\"op\":\"ping\"}"));

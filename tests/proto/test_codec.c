@@ -311,9 +311,9 @@ START_TEST(undefined_bits_of_requests_are_refused)
 	} all[] = {
 		{ PROTO_BODY_hello_req, "flags", 1, 32 },
 		{ PROTO_BODY_open_req, "flags", 3, 32 },
-		{ PROTO_BODY_match_req, "flags", 7, 32 },
+		{ PROTO_BODY_match_req, "flags", 15, 32 },
 		{ PROTO_BODY_match_req, "has", 7, 8 },
-		{ PROTO_BODY_extend_req, "flags", 5, 32 },
+		{ PROTO_BODY_extend_req, "flags", 13, 32 },
 		{ PROTO_BODY_release_req, "flags", 3, 32 },
 		{ PROTO_BODY_probe_req, "flags", 1, 32 },
 		{ PROTO_BODY_probe_req, "has", 7, 8 },
@@ -609,9 +609,9 @@ START_TEST(frames_print_with_their_header)
 	h.len = 3;
 	(void)proto_frame_print(&h, "abc", true, line, sizeof(line));
 	ck_assert_str_eq(line, "PING BUSY seq=18446744073709551615 len=3 undecodable, field field");
-	h = (struct proto_header){ .op = PROTO_OP_WAIT };
+	h = (struct proto_header){ .op = PROTO_OP_PREFETCH };
 	(void)proto_frame_print(&h, NULL, false, line, sizeof(line));
-	ck_assert_str_eq(line, "WAIT request seq=0 len=0 no body known");
+	ck_assert_str_eq(line, "PREFETCH request seq=0 len=0 no body known");
 }
 END_TEST
 
