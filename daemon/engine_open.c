@@ -532,6 +532,11 @@ static void open_namespace(struct prefixd_engine *e, struct prefixd_request *rq,
 		memcpy(&hash, digest, sizeof(hash));
 		prefixd_set_add(&e->namespaces, &made->item, hash);
 	}
+	if (made && made->seed_mismatch)
+		prefixd_log(e, PREFIXD_LOG_WARN,
+			    "namespace %u is open with another hash seed too, by pid %u: nothing "
+			    "will be shared between them",
+			    made->id, rq->s->peer.pid);
 	if (new_group)
 		group_begin(e, new_group);
 	if (rq->deferred)

@@ -68,6 +68,9 @@ void prefixd_session_die(struct prefixd_engine *e, struct prefixd_session *s,
 {
 	uint32_t number = s->number;
 
+	if (s->n_leases)
+		prefixd_log(e, PREFIXD_LOG_INFO, "session %u of pid %u ended and held %u leases",
+			    number, s->peer.pid, s->n_leases);
 	while (!radix_list_empty(&s->leases))
 		prefixd_lease_finish(e, radix_list_first(&s->leases, struct prefixd_lease, link),
 				     how, NULL);
@@ -87,6 +90,9 @@ void prefixd_session_eof(struct prefixd_engine *e, struct prefixd_session *s)
 	prefixd_waiting_drop(e, s);
 	s->state = PREFIXD_SESSION_ORPHAN;
 	e->counters.sessions_orphaned++;
+	prefixd_log(e, PREFIXD_LOG_INFO,
+		    "session %u lost its socket and holds %u leases until pid %u is gone",
+		    s->number, s->n_leases, s->peer.pid);
 }
 
 void prefixd_session_close(struct prefixd_engine *e, struct prefixd_session *s)

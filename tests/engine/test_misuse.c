@@ -177,6 +177,7 @@ static int wanted(enum state state, uint16_t op)
 	case PROTO_OP_QUIESCED:
 	case PROTO_OP_PING:
 		return PROTO_STATUS_OK;
+	case PROTO_OP_EVENT: /* the daemon's own */
 	case PROTO_OP_ADMIN:
 		return PROTO_STATUS_UNKNOWN_OP;
 	}
