@@ -363,7 +363,7 @@ static int file_key(void *ctx, const char *section, const char *name, const char
 			return 0;
 		}
 		if (section[0] && strcmp(section, opt->section) != 0) {
-			snprintf(fr->why, fr->why_len, "%s: %s belongs into section [%s], not [%s]",
+			snprintf(fr->why, fr->why_len, "%s: %s belongs in section [%s], not [%s]",
 				 where, name, opt->section, section);
 			fr->r = -EINVAL;
 			return 0;

@@ -212,7 +212,8 @@ static int tenant_parse(const struct prefixd_option *opt, const char *text,
 		if (*p != ',')
 			break;
 	}
-	return refuse(why, why_len, "%s: '%s' is not any and not uid:N[,uid:N]", opt->name, eq + 1);
+	return refuse(why, why_len, "%s: %s: '%s' is not any and not uid:N[,uid:N]", opt->name,
+		      t.name, eq + 1);
 }
 
 int prefixd_value_parse(const struct prefixd_option *opt, const char *text,
@@ -230,8 +231,8 @@ int prefixd_value_parse(const struct prefixd_option *opt, const char *text,
 			ret->number = 0;
 			return 0;
 		}
-		return refuse(why, why_len, "%s: not in this version; leave it out or give 0",
-			      opt->name);
+		return refuse(why, why_len, "%s: not in this version; leave it out or %s",
+			      opt->name, opt->type == PREFIXD_TEXT ? "empty" : "give 0");
 	}
 	switch (opt->type) {
 	case PREFIXD_TEXT:

@@ -327,7 +327,7 @@ static int engine_start(struct prefixd_server *s, char *why, size_t why_len)
 	config.pool_bytes = pool_budget(o);
 	config.grace_ns = s->pools.gpu->ops->grace_ns;
 	config.watches_processes = true; /* where a process cannot be, its end is its socket's */
-	config.version = prefixd_version();
+	config.version = "prefixd " PREFIXD_VERSION_TEXT;
 	r = prefixd_random(config.secret, sizeof(config.secret));
 	if (r < 0) {
 		snprintf(why, why_len, "no random bytes: %s", strerror(-r));

@@ -102,6 +102,8 @@ END_TEST
 static const struct {
 	const char *option, *text, *says;
 } bad[] = {
+	{ "redis", "x", "not in this version; leave it out or empty" },
+	{ "host-blocks", "x", "not in this version; leave it out or give 0" },
 	{ "pool-blocks", "", "give 1 to 4294967294 or auto" },
 	{ "pool-blocks", "0", "out of range" },
 	{ "pool-blocks", "12x", "'12x' is not a number" },
@@ -334,13 +336,13 @@ static const struct {
 					"[memory]?" },
 	{ "[memory]\n\nxyzzy = 5\n", ":3: no such key: xyzzy" },
 	{ "[limits]\npool-blocks = 5\n",
-	  ":2: pool-blocks belongs into section [memory], not [limits]" },
+	  ":2: pool-blocks belongs in section [memory], not [limits]" },
 	{ "[memory]\npool-blocks = five\n", ":2: pool-blocks: 'five' is not a number" },
 	{ "pool-blocks = 5\n\npool-blocks = 6\n", ":3: pool-blocks is set twice, first in line 1" },
 	{ "[memory\npool-blocks = 5\n", ":1: not a [section]" },
 	{ "just words\n", ":1: not a [section]" },
 	{ "[daemon]\nconfig = x\n", ":2: config cannot be set in the file itself" },
-	{ "[tenants]\nred = nobody\n", ":2: tenant: 'nobody' is not any and not uid:N" },
+	{ "[tenants]\nred = nobody\n", ":2: tenant: red: 'nobody' is not any and not uid:N" },
 	{ "[memory]\n  pool-blocks = 5\n  pool-block = 5\n", ":3: no such key: pool-block" },
 	{ "socket = "
 	  "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
