@@ -403,6 +403,39 @@ START_TEST(revoked)
 }
 END_TEST
 
+/* Slots of a revoked lease whose process then ends wait for the grace, like all others. */
+START_TEST(revoked_then_dead)
+{
+	struct proto_open_req o = world_open_req("m");
+	struct scene_place a;
+	struct scene_prompt p;
+	struct proto_hello_req hello;
+	struct proto_hello_rep hello_rep;
+	uint32_t tokens[16];
+
+	config.engine.limits.lease_max_age_ns = 1000;
+	config.engine.grace_ns = 5000;
+	begin();
+	count(tokens, 16);
+	a = (struct scene_place){ .c = world_connect(&w, 100, 1000, false) };
+	hello = world_hello_req(a.c);
+	hello.flags = PROTO_HELLO_COPIES;
+	ck_assert_int_eq(world_hello(a.c, &hello, &hello_rep), PROTO_STATUS_OK);
+	ck_assert_int_eq(world_open(a.c, &o, &a.ns), PROTO_STATUS_OK);
+	p = scene_tokens(&a, tokens, 16);
+	reserve(&a, &p, 3);
+	scene_match(&a, &p, &(struct proto_match_rep){ 0 });
+	world_advance(&w, 1000);
+	world_kill(&w, 100);
+	ck_assert_uint_eq(slots_in(RADIX_SLOT_QUARANTINED), 3);
+	world_advance(&w, 4999);
+	ck_assert_uint_eq(slots_in(RADIX_SLOT_QUARANTINED), 3);
+	world_advance(&w, 1);
+	ck_assert_uint_eq(slots_in(RADIX_SLOT_FREE), 64);
+	world_deinit(&w);
+}
+END_TEST
+
 START_TEST(drain)
 {
 	struct proto_open_req o = world_open_req("m");
@@ -488,8 +521,9 @@ END_TEST
 int main(void)
 {
 	const TTest *const tests[] = {
-		hello_tells, hello_refused,      limits, budget,  pool_waits, pool_fails,
-		quiesced,    child_holds_socket, grace,  revoked, drain,      reload,
+		hello_tells,       hello_refused,      limits, budget,  pool_waits, pool_fails,
+		quiesced,          child_holds_socket, grace,  revoked, drain,      reload,
+		revoked_then_dead,
 	};
 	Suite *s = suite_create("sessions");
 	TCase *t = tcase_create("sessions");
