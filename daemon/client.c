@@ -133,14 +133,19 @@ static void client_on_frame(struct prefixd_conn *conn, const struct proto_header
 {
 	struct prefixd_client *c = conn->owner;
 	struct prefixd_event event = { .type = PREFIXD_EVENT_FRAME, .session = c->session };
+	struct prefixd_server *s = c->server;
+	uint64_t begun;
 
 	if (c->peer.admin && header->op == PROTO_OP_ADMIN) {
+		begun = prefixd_server_mark(s);
 		prefixd_admin_frame(c, header, body);
-		return;
+	} else {
+		event.u.frame.header = header;
+		event.u.frame.body = body;
+		prefixd_server_step(s, &event);
+		begun = s->step_ns; /* the step has read the clock */
 	}
-	event.u.frame.header = header;
-	event.u.frame.body = body;
-	prefixd_server_step(c->server, &event);
+	prefixd_measure_request(&s->measures, header->op, prefixd_now_ns() - begun);
 }
 
 static void client_on_bad(struct prefixd_conn *conn, const struct proto_header *header,

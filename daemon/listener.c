@@ -215,6 +215,8 @@ int prefixd_listener_init(struct prefixd_listener *l, struct event_base *base, c
 		return r;
 	}
 	l->reserve_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+	if (!accepted)
+		return 0; /* the caller accepts */
 	l->accept_ev = event_new(base, l->fd, EV_READ | EV_PERSIST, listener_on_accept, l);
 	l->resume_ev = evtimer_new(base, listener_on_resume, l);
 	if (!l->accept_ev || !l->resume_ev || event_add(l->accept_ev, NULL) < 0) {

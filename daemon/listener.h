@@ -26,7 +26,10 @@ struct prefixd_listener {
 	void *ctx;
 };
 
-/* Return: 0; negative errno with a sentence in `why`. */
+/*
+ * `accepted` may be NULL: then the caller accepts from l->fd.  Return: 0; negative errno with a
+ * sentence in `why`.
+ */
 radix_nodiscard int prefixd_listener_init(struct prefixd_listener *l, struct event_base *base,
 					  const char *path, mode_t mode,
 					  void (*accepted)(void *ctx, int fd), void *ctx, char *why,

@@ -7,6 +7,8 @@
  */
 #include "daemon/options_internal.h"
 
+#include "daemon/http.h"
+
 #include <ini.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -484,6 +486,7 @@ static void fields_fill(struct prefixd_options *o)
 static int together_check(const struct prefixd_options *o, char *why, size_t why_len)
 {
 	const char *a = o->socket, *b = o->admin_socket;
+	const char *http = prefixd_http_unix_path(o->http);
 
 	if (a[0] == '\0' || b[0] == '\0') {
 		snprintf(why, why_len, "%s: may not be empty", a[0] ? "admin-socket" : "socket");
@@ -496,6 +499,10 @@ static int together_check(const struct prefixd_options *o, char *why, size_t why
 	}
 	if (strcmp(a, b) == 0) {
 		snprintf(why, why_len, "admin-socket: must differ from socket (%s)", a);
+		return -EINVAL;
+	}
+	if (http && (strcmp(a, http) == 0 || strcmp(b, http) == 0)) {
+		snprintf(why, why_len, "http: must differ from socket and admin-socket (%s)", http);
 		return -EINVAL;
 	}
 	return 0;

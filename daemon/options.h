@@ -38,6 +38,7 @@ enum {
 	PREFIXD_OPT_SECRET = 2, /* shown as *** */
 	PREFIXD_OPT_AUTO = 4,   /* "auto" is a value too */
 	PREFIXD_OPT_LATER = 8,  /* only "" or 0 are accepted in this version */
+	PREFIXD_OPT_HTTP = 16,  /* a TEXT that daemon/http.h checks */
 };
 
 /*
@@ -51,8 +52,10 @@ enum {
 	  "PATH", "socket for prefixctl, mode 0600; auto: the workers' with -admin before .sock")  \
 	X(socket_mode, uint64_t, "socket-mode", "sockets", PREFIXD_MODE, "0660", 0, 0777, 0,       \
 	  "MODE", "mode of the workers' socket: who may write it may connect")                     \
-	X(http, const char *, "http", "sockets", PREFIXD_TEXT, "", 0, 255, PREFIXD_OPT_LATER,      \
-	  "ADDRESS", "where to serve metrics; not in this version")                                \
+	X(http, const char *, "http", "sockets", PREFIXD_TEXT, "", 0, 255, PREFIXD_OPT_HTTP,       \
+	  "ADDRESS",                                                                               \
+	  "where to serve /metrics, /healthz and /readyz: unix://PATH (with the mode of "          \
+	  "socket-mode), 127.0.0.1:PORT or [::1]:PORT; empty: nowhere")                            \
 	X(device, uint64_t, "device", "memory", PREFIXD_CHOICE, "auto", 0, 0, 0,                   \
 	  "auto|host|sim|cuda",                                                                    \
 	  "where the blocks lie: host memory shared with workers, or a simulated device; "         \

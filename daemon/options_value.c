@@ -6,6 +6,8 @@
  */
 #include "daemon/options_internal.h"
 
+#include "daemon/http.h"
+
 #include <stdarg.h>
 
 struct unit {
@@ -240,7 +242,9 @@ int prefixd_value_parse(const struct prefixd_option *opt, const char *text,
 			return refuse(why, why_len, "%s: longer than %llu bytes", opt->name,
 				      (unsigned long long)opt->max);
 		ret->number = 0;
-		return 0;
+		return opt->flags & PREFIXD_OPT_HTTP
+			       ? prefixd_http_address_check(text, why, why_len)
+			       : 0;
 	case PREFIXD_COUNT:
 	case PREFIXD_SIZE:
 	case PREFIXD_TIME:

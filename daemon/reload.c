@@ -95,9 +95,12 @@ void prefixd_server_reload(struct prefixd_server *s)
 	struct prefixd_limits limits;
 
 	if (prefixd_options_load(&fresh, s->argc, s->argv, s->envp, why, sizeof(why)) < 0) {
+		s->reload_failed = true;
 		prefixd_error("reload refused, the old settings stay: %s", why);
 		return;
 	}
+	s->reload_failed = false;
+	s->reload_wall_ns = prefixd_wall_ns();
 	changes_list(s->options, fresh, applied, waiting, sizeof(applied));
 	options_swap(s->options, fresh);
 	prefixd_options_free(fresh);

@@ -10,6 +10,7 @@
 #include "daemon/conn.h"
 #include "daemon/listener.h"
 #include "daemon/memory.h"
+#include "daemon/metrics.h"
 #include "daemon/pools.h"
 #include "daemon/server.h"
 
@@ -59,19 +60,28 @@ struct prefixd_server {
 	uint32_t n_clients;              /* places */
 	struct radix_list graveyard;
 	struct prefixd_capture capture;
+	struct prefixd_http *http; /* NULL: not served */
+	struct prefixd_measures measures;
+	uint64_t turn_ns; /* when this turn of the loop began to decide; 0: it has not */
+	uint64_t step_ns; /* when the last outermost step began */
 
 	/* Names by id; an id keeps its name for the daemon's life, so a reload only appends. */
 	struct prefixd_tenant tenants[PREFIXD_TENANTS_MAX];
 	uint32_t n_tenants;
 
 	struct proto_id boot;
-	uint64_t started_ns;
+	uint64_t started_ns, started_wall_ns;
+	uint64_t reload_wall_ns; /* when settings were last taken over */
+	bool reload_failed;      /* the last reload was refused */
 	bool draining, exiting;
 	int exit_code;
 };
 
 /* server.c */
 uint64_t prefixd_now_ns(void);
+uint64_t prefixd_wall_ns(void); /* since 1970 */
+/* The time; the first one of a turn is taken for its beginning. */
+uint64_t prefixd_server_mark(struct prefixd_server *s);
 /* Gives an event to the engine and carries out what it answers. */
 void prefixd_server_step(struct prefixd_server *s, struct prefixd_event *event);
 void prefixd_server_drain(struct prefixd_server *s, uint64_t timeout_ns, const char *why);
@@ -96,6 +106,10 @@ void prefixd_server_reload(struct prefixd_server *s);
 /* Takes over the tenants of o: known names keep their ids, names that are gone lose their uids. */
 void prefixd_tenants_merge(struct prefixd_tenant *tenants, uint32_t *n_tenants,
 			   const struct prefixd_options *o);
+
+/* http_pages.c */
+/* Serves the pages if the options say so.  Return: 0; negative errno with a sentence in `why`. */
+radix_nodiscard int prefixd_pages_start(struct prefixd_server *s, char *why, size_t why_len);
 
 /* naming_key.c */
 /* Return: 0; negative errno with a sentence in `why`. */

@@ -1,0 +1,198 @@
+/*
+ * http_pages.c - what monitors may read: /metrics, /healthz, /readyz.
+ *
+ * A scrape looks at counters that are kept anyway; it walks pools, roots, sessions and leases,
+ * never the tree.
+ */
+#include "daemon/server_internal.h"
+
+#include "daemon/http.h"
+#include "daemon/log.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+/* ---- the snapshot ---------------------------------------------------------------------------- */
+
+static void groups_gather(const struct prefixd_server *s, struct prefixd_snapshot *snap)
+{
+	struct prefixd_group_info info;
+	uint32_t it = 0;
+
+	while (prefixd_engine_next_group(s->engine, &it, &info)) {
+		struct radix_stats st;
+
+		radix_index_stats(info.index, &st);
+		snap->pools++;
+		snap->capacity_slots += st.n_slots;
+		snap->capacity_bytes += st.n_slots * info.slot_stride;
+		for (int i = 0; i < RADIX_SLOT_N_STATES; i++) {
+			snap->slots[i] += st.slots[i];
+			snap->slot_bytes[i] += st.slots[i] * info.slot_stride;
+		}
+		for (int i = 0; i < RADIX_REMOVE_N_REASONS; i++)
+			snap->removed[i] += st.removed[i];
+		snap->removed_bytes += st.removed_total * info.slot_stride;
+		snap->blocks += st.n_blocks;
+		snap->nodes += st.n_nodes;
+		snap->roots += st.n_roots;
+		snap->pins += st.n_pins;
+		snap->collisions += st.verify_mismatch;
+		snap->tree_bytes += st.index_bytes;
+		snap->table_bytes += st.table_bytes;
+		snap->key_bytes += st.key_bytes;
+	}
+}
+
+static void sessions_gather(const struct prefixd_server *s, uint64_t now,
+			    struct prefixd_snapshot *snap)
+{
+	struct prefixd_session_info session;
+	struct prefixd_lease_info lease;
+	uint64_t it64 = 0;
+	uint32_t it = 0;
+
+	while (prefixd_engine_next_session(s->engine, &it, now, &session)) {
+		if (session.orphan)
+			snap->sessions_orphaned++;
+		else
+			snap->sessions_connected++;
+	}
+	while (prefixd_engine_next_lease(s->engine, &it64, now, &lease)) {
+		snap->leases++;
+		if (lease.age_ns > snap->lease_age_max_ns)
+			snap->lease_age_max_ns = lease.age_ns;
+	}
+}
+
+/* Fields of /proc/self/statm are pages; what cannot be read stays 0. */
+static void memory_gather(struct prefixd_snapshot *snap)
+{
+	uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
+	int fd = open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
+	char text[256], *end;
+	ssize_t n;
+
+	if (fd < 0)
+		return;
+	n = read(fd, text, sizeof(text) - 1);
+	close(fd);
+	if (n <= 0)
+		return;
+	text[n] = '\0';
+	snap->virtual_bytes = strtoull(text, &end, 10) * page;
+	snap->resident_bytes = strtoull(end, NULL, 10) * page;
+}
+
+static uint64_t open_fds(void)
+{
+	DIR *dir = opendir("/proc/self/fd");
+	uint64_t n = 0;
+
+	if (!dir)
+		return 0;
+	for (struct dirent *e = readdir(dir); e; e = readdir(dir))
+		n += e->d_name[0] != '.';
+	closedir(dir);
+	return n - 1; /* the directory's own */
+}
+
+static uint64_t time_ns(const struct timeval *tv)
+{
+	return (uint64_t)tv->tv_sec * 1000000000u + (uint64_t)tv->tv_usec * 1000u;
+}
+
+static void process_gather(struct prefixd_snapshot *snap)
+{
+	struct rusage usage = { 0 };
+	struct rlimit limit = { 0 };
+
+	(void)getrusage(RUSAGE_SELF, &usage); /* cannot fail for these arguments */
+	snap->cpu_ns = time_ns(&usage.ru_utime) + time_ns(&usage.ru_stime);
+	(void)getrlimit(RLIMIT_NOFILE, &limit); /* likewise */
+	snap->max_fds = limit.rlim_cur;
+	snap->open_fds = open_fds();
+	memory_gather(snap);
+}
+
+static void snapshot_gather(struct prefixd_server *s, uint64_t now, struct prefixd_snapshot *snap)
+{
+	*snap = (struct prefixd_snapshot){
+		.version = prefixd_version(),
+		.device = s->pools.gpu->ops->name,
+		.measures = s->measures,
+		.heap_bytes = s->memory.bytes,
+		.draining = s->draining,
+		.started_ns = s->started_wall_ns,
+		.reload_ok = !s->reload_failed,
+		.reload_ns = s->reload_wall_ns,
+	};
+	prefixd_engine_counters(s->engine, &snap->counters);
+	for (int i = 0; i <= PREFIXD_LOG_DEBUG; i++)
+		snap->log_lines[i] = prefixd_log_count((enum prefixd_log_level)i);
+	groups_gather(s, snap);
+	sessions_gather(s, now, snap);
+	process_gather(snap);
+	snap->scrape_ns = prefixd_now_ns() - now;
+}
+
+/* ---- pages ----------------------------------------------------------------------------------- */
+
+static void metrics_page(struct prefixd_server *s, const char *accept,
+			 struct prefixd_http_reply *ret)
+{
+	enum prefixd_exposition how = prefixd_exposition_choose(accept);
+	struct prefixd_snapshot snap;
+
+	snapshot_gather(s, prefixd_server_mark(s), &snap);
+	*ret = (struct prefixd_http_reply){ .status = 200,
+					    .type = prefixd_exposition_content_type(how) };
+	if (prefixd_metrics_write(&snap, how, &ret->body, &ret->len) < 0)
+		prefixd_error("http: no memory for a scrape");
+}
+
+static void sentence_page(int status, const char *text, struct prefixd_http_reply *ret)
+{
+	*ret = (struct prefixd_http_reply){ .status = status,
+					    .type = "text/plain; charset=utf-8",
+					    .body = strdup(text),
+					    .len = strlen(text) };
+}
+
+static bool page_get(void *ctx, const char *path, const char *accept,
+		     struct prefixd_http_reply *ret)
+{
+	struct prefixd_server *s = ctx;
+
+	if (strcmp(path, "/metrics") == 0)
+		metrics_page(s, accept, ret);
+	else if (strcmp(path, "/healthz") == 0) /* an answer shows that the loop turns */
+		sentence_page(200, "ok\n", ret);
+	else if (strcmp(path, "/readyz") == 0 && s->draining)
+		sentence_page(503, "draining: workers can no longer connect, leases may end\n",
+			      ret);
+	else if (strcmp(path, "/readyz") == 0)
+		sentence_page(200, "ok\n", ret);
+	else
+		return false;
+	return true;
+}
+
+int prefixd_pages_start(struct prefixd_server *s, char *why, size_t why_len)
+{
+	const char *address = s->options->http;
+	int r;
+
+	if (!address[0])
+		return 0;
+	r = prefixd_http_new(&s->http, s->base, address, (mode_t)s->options->socket_mode, page_get,
+			     s, why, why_len);
+	if (r == 0)
+		prefixd_info("http: serving /metrics, /healthz and /readyz at %s",
+			     prefixd_http_where(s->http));
+	return r;
+}
