@@ -2,10 +2,10 @@
  * universe.h - what random workers ask for: prompts that share beginnings, and the content of their
  * blocks.
  *
- * Five roots in three namespaces of one pool: plain token keys (under two salts, one tenant: partial
- * tails), token keys with an extra digest (two tenants: no tails), and digests.  Prompts are walks in
- * a small tree of choices, so that they differ in the middle of blocks and come back after their
- * blocks were evicted.
+ * Five roots in three namespaces of one pool: plain token keys (under two salts, one tenant:
+ * partial tails), token keys with an extra digest (two tenants: no tails), and digests.  Prompts
+ * are walks in a small tree of choices, so that they differ in the middle of blocks and come back
+ * after their blocks were evicted.
  */
 #pragma once
 
