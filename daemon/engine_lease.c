@@ -367,6 +367,28 @@ uint32_t prefixd_lease_unquarantine(struct prefixd_engine *e, struct prefixd_lea
 	return n;
 }
 
+/* Revoked leases without slots that nobody asked about again: the oldest one goes.  False: none. */
+static bool forget_revoked(struct prefixd_engine *e, struct prefixd_session *s)
+{
+	struct radix_list *it;
+
+	radix_list_foreach(it, &s->leases) {
+		struct prefixd_lease *l = radix_list_entry(it, struct prefixd_lease, link);
+
+		if (l->state != PREFIXD_LEASE_REVOKED || l->n_own > 0)
+			continue;
+		(void)prefixd_lease_unquarantine(e, l);
+		return true;
+	}
+	return false;
+}
+
+void prefixd_lease_place(struct prefixd_engine *e, struct prefixd_session *s)
+{
+	while (s->n_leases >= e->config.limits.max_leases && forget_revoked(e, s))
+		continue;
+}
+
 /* ---- RESERVE --------------------------------------------------------------------------------- */
 
 /*

@@ -233,6 +233,7 @@ static bool match_check(struct prefixd_engine *e, struct prefixd_request *rq,
 	const struct prefixd_namespace *ns;
 	uint32_t n_tail;
 
+	prefixd_lease_place(e, rq->s);
 	if (!prefixd_root_name_check(e, rq, m->has, m->ns, m->tenant, m->salt, name))
 		return false;
 	ns = name->ns;

@@ -581,11 +581,55 @@ START_TEST(op_id_ring)
 }
 END_TEST
 
+/* A worker that loses its leases, again and again: what is revoked does not count for ever. */
+START_TEST(revoked_and_forgotten)
+{
+	struct proto_open_req o = world_open_req("m");
+	struct scene_place a = { .tenant = 0 };
+	struct scene_prompt p;
+	struct proto_hello_req hello;
+	struct proto_hello_rep hello_rep;
+	struct proto_match_rep rep, first;
+	struct proto_match_req m = { .has = PROTO_HAS_ALL, .n_tokens = 1 };
+	struct proto_release_req end = { 0 };
+	struct proto_release_rep ended;
+	struct radix_stats st;
+	uint32_t tokens[16];
+
+	config.engine.limits.lease_max_age_ns = 1000000;
+	config.engine.limits.max_leases = 4;
+	begin();
+	count(tokens, 16);
+	a.c = world_connect(&w, 100, 1000, false);
+	hello = world_hello_req(a.c);
+	hello.flags = PROTO_HELLO_COPIES;
+	ck_assert_int_eq(world_hello(a.c, &hello, &hello_rep), PROTO_STATUS_OK);
+	ck_assert_int_eq(world_open(a.c, &o, &a.ns), PROTO_STATUS_OK);
+	p = scene_tokens(&a, tokens, 16);
+	scene_match(&a, &p, &first);
+	reserve(&a, first.lease, 3);
+	m.ns = a.ns.ns;
+	for (uint32_t round = 0; round < 5; round++) {
+		for (uint32_t i = 0; i < 3; i++)
+			scene_match(&a, &p, &rep);
+		ck_assert_int_eq(world_match(a.c, &m, &rep), PROTO_STATUS_LIMIT);
+		world_advance(&w, 1000000);
+	}
+	ck_assert_uint_eq(world_counters(&w).leases_revoked, 16);
+	world_stats(&w, a.ns.group, &st);
+	ck_assert_uint_eq(st.slots[RADIX_SLOT_QUARANTINED], 3); /* slots are not forgotten */
+	end.lease = first.lease;
+	ck_assert_int_eq(world_release(a.c, &end, &ended), PROTO_STATUS_REVOKED);
+	world_deinit(&w);
+}
+END_TEST
+
 int main(void)
 {
 	const TTest *const tests[] = {
-		duplicates, partial_grants,  extend_waits, tails,  cut_replies, islands,
-		probe_bits, probe_is_no_use, shares,       op_ids, op_id_ring,
+		duplicates,  partial_grants, extend_waits, tails,
+		cut_replies, islands,        probe_bits,   probe_is_no_use,
+		shares,      op_ids,         op_id_ring,   revoked_and_forgotten,
 	};
 	Suite *s = suite_create("leases");
 	TCase *t = tcase_create("leases");
