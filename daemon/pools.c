@@ -90,12 +90,12 @@ void prefixd_pools_create(struct prefixd_pools *p, uint32_t group, uint32_t n_sl
 	*ret_event = (struct prefixd_event){ .type = PREFIXD_EVENT_POOL_FAILED };
 	ret_event->u.pool.group = group;
 	if (r < 0) {
-		snprintf(
-			why, why_len,
-			"no memory for a pool of %u blocks of %llu bytes (%s): %s; check block_bytes, or lower pool-blocks or pool-bytes",
-			n_slots, (unsigned long long)slot_bytes,
-			prefixd_bytes_print(n_slots * slot_bytes, total, sizeof(total)),
-			strerror(-r));
+		snprintf(why, why_len,
+			 "no memory for a pool of %u blocks of %llu bytes (%s): %s; check "
+			 "block_bytes, or lower pool-blocks or pool-bytes",
+			 n_slots, (unsigned long long)slot_bytes,
+			 prefixd_bytes_print(n_slots * slot_bytes, total, sizeof(total)),
+			 strerror(-r));
 		ret_event->u.pool.why = why;
 		prefixd_error("group %u: %s", group, why);
 		return;

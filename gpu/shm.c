@@ -137,7 +137,7 @@ static int map_plain(struct gpu_shm *shm, const char *name, uint64_t len, bool w
 	r = map_pages(shm, name, len, (uint64_t)sysconf(_SC_PAGESIZE), 0);
 	if (r < 0)
 		return r;
-	/* The kernel would not refuse: it would kill processes, this one first, to find the pages. */
+	/* The kernel would not refuse: it would kill processes, likely us, to find the pages. */
 	if (shm->len > available())
 		return -ENOMEM;
 	/* Transparent huge pages where the system allows them for shared memory; a wish only. */
