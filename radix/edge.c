@@ -2,7 +2,8 @@
 
 /* Keys of a full segment take at most this much; a page, so that streaming stays within it. */
 #define SEG_KEY_BYTES  4096u
-#define SEG_BLOCKS_MAX 64u
+#define SEG_BLOCKS_MAX 256u
+#define STEPS_MAX      32768u /* of an edge; beyond it neighbours share the younger one's tick */
 
 struct radix_geometry radix_geometry_of(uint32_t key_len)
 {
@@ -30,6 +31,7 @@ static struct radix_seg *seg_new(struct radix_slab *slab, struct radix_geometry 
 	seg = radix_slab_at(slab, handle);
 	seg->handle = handle;
 	seg->cap = cap;
+	seg->run = 0;
 	return seg;
 }
 
@@ -117,6 +119,7 @@ static int grow(struct radix_slab *slab, struct radix_node *n, struct radix_geom
 		if (!seg)
 			return -ENOMEM;
 		memcpy(seg->refs, old->refs, old->cap * sizeof(uint32_t));
+		seg->run = old->run;
 		memcpy(radix_seg_keys(seg), radix_seg_keys(old), (size_t)old->cap * g.key_len);
 		n->segs[0] = seg;
 		seg_free(slab, g, old);
@@ -142,11 +145,13 @@ static struct radix_step *steps_of(const struct radix_slab *slab, const struct r
 
 static int steps_reserve(struct radix_slab *slab, struct radix_node *n, uint32_t want)
 {
-	uint32_t cap = n->cap_steps ? n->cap_steps * 2 : 4;
+	uint32_t cap = n->cap_steps ? n->cap_steps * 2u : 4;
 	uint64_t handle;
 
-	if (want <= (n->cap_steps ? n->cap_steps : 1))
+	if (want <= (n->cap_steps ? n->cap_steps : 1u))
 		return 0;
+	if (want > STEPS_MAX)
+		return -ENOMEM;
 	while (cap < want)
 		cap *= 2;
 	handle = radix_slab_take(slab, cap * sizeof(struct radix_step));
@@ -157,7 +162,7 @@ static int steps_reserve(struct radix_slab *slab, struct radix_node *n, uint32_t
 	if (n->cap_steps)
 		radix_slab_give(slab, n->steps, n->cap_steps * sizeof(struct radix_step));
 	n->steps = handle;
-	n->cap_steps = cap;
+	n->cap_steps = (uint16_t)cap;
 	return 0;
 }
 
@@ -253,6 +258,16 @@ uint64_t radix_edge_tick_at(const struct radix_slab *slab, const struct radix_no
 
 /* ---- blocks ---------------------------------------------------------------------------------- */
 
+/* Place `at` of a segment, the last one in use, gets a slot; places behind it are forgotten ones. */
+static void seg_set(struct radix_seg *seg, uint32_t at, uint32_t ref)
+{
+	seg->refs[at] = ref;
+	if (seg->run > at)
+		seg->run = at;
+	if (seg->run == at && (at == 0 || ref == seg->refs[0] + at))
+		seg->run = at + 1;
+}
+
 int radix_edge_append(struct radix_slab *slab, struct radix_node *n, struct radix_geometry g,
 		      const void *key, uint32_t ref, uint64_t tick)
 {
@@ -263,7 +278,8 @@ int radix_edge_append(struct radix_slab *slab, struct radix_node *n, struct radi
 	if (steps_append(slab, n, tick, i + 1) < 0)
 		return -ENOMEM; /* an empty place at the end of a segment changes nothing */
 	n->n_blocks++;
-	*radix_edge_ref(n, g, i) = ref;
+	seg_set(n->segs[(i + n->off) >> g.seg_shift], (i + n->off) & ((1u << g.seg_shift) - 1),
+		ref);
 	memcpy((uint8_t *)(uintptr_t)radix_edge_key(n, g, i), key, g.key_len);
 	n->end_known = 0;
 	return 0;
@@ -329,6 +345,9 @@ static void seg_copy(struct radix_seg *to, const struct radix_seg *seg, struct r
 		     uint32_t from, uint32_t n)
 {
 	memcpy(to->refs, seg->refs + from, n * sizeof(uint32_t));
+	to->run = n ? 1 : 0;
+	while (to->run < n && to->refs[to->run] == to->refs[0] + to->run)
+		to->run++;
 	memcpy(radix_seg_keys(to), radix_seg_keys(seg) + (size_t)from * g.key_len,
 	       (size_t)n * g.key_len);
 }

@@ -32,7 +32,8 @@
 struct radix_seg {
 	uint64_t handle;
 	uint32_t cap;
-	uint32_t pad;
+	uint32_t
+		run; /* refs[0..run) go up by one: a match that stays within reads only the first */
 	uint32_t refs[]; /* cap of them, padded to 16 bytes; then cap keys */
 };
 
@@ -48,22 +49,20 @@ enum {
 };
 
 struct radix_node {
-	/* what a match reads */
+	/* the first cache line: what a match reads */
 	struct radix_seg **segs; /* `inline_segs`, or an array of its own */
-	uint32_t n_blocks;
-	uint32_t n_child;
 	uint64_t address;   /* chain value after the first block: where the child table has it */
 	uint64_t end_chain; /* chain value after the last block, once a child needed it */
-	uint32_t parent;    /* node; RADIX_NODE_NONE below a root and for an island's first edge */
-	uint32_t root;
 	struct radix_seg *inline_segs[2];
+	uint32_t n_blocks;
+	uint32_t n_child;
+	uint32_t parent; /* node; RADIX_NODE_NONE below a root and for an island's first edge */
+	uint32_t root;
 	uint32_t n_segs;
-	uint16_t off;     /* block 0 is at this place of the first segment */
-	uint8_t cap_segs; /* of `segs` when not inline, as a power of two */
+	uint16_t off; /* block 0 is at this place of the first segment */
 	uint8_t end_known;
 	uint8_t flags;
-	uint8_t mark; /* visited, while a traversal runs */
-	/* what a change reads */
+	/* the second: what a change reads */
 	struct radix_list pins;
 	uint32_t first_child; /* newest first */
 	uint32_t next_sib;
@@ -72,10 +71,12 @@ struct radix_node {
 	struct radix_step step; /* the only one, while n_steps is 1 */
 	uint64_t steps;         /* handle of an array, while n_steps > 1 */
 	uint32_t n_steps;
-	uint32_t cap_steps;
+	uint16_t cap_steps; /* places in `steps`, 0 while inline */
+	uint8_t cap_segs;   /* of `segs` when not inline, as a power of two */
+	uint8_t mark;       /* visited, while a traversal runs */
 };
 
-_Static_assert(sizeof(struct radix_node) <= 152, "a node is a little over two cache lines");
+_Static_assert(sizeof(struct radix_node) == 128, "an edge is two cache lines");
 
 /* Key geometry of a root, as the edge needs it. */
 struct radix_geometry {

@@ -257,6 +257,17 @@ static void node_remove(struct radix_index *ix, uint32_t node)
 	radix_merge(ix, parent);
 }
 
+/* Entries and key cells of one path lie anywhere: send for those of the blocks to come. */
+static void remove_ahead(const struct radix_index *ix, const struct radix_node *n, uint32_t i,
+			 uint32_t to)
+{
+	if (i >= to + 2 * PREFETCH)
+		__builtin_prefetch(&ix->table.v[radix_entry_at(ix, n, i - 2 * PREFETCH)], 1);
+	if (i >= to + PREFETCH)
+		__builtin_prefetch(radix_table_key(&ix->table, radix_entry_at(ix, n, i - PREFETCH)),
+				   1);
+}
+
 void radix_tail_remove(struct radix_index *ix, uint32_t node, uint32_t n_blocks,
 		       enum radix_remove_reason reason)
 {
@@ -268,12 +279,10 @@ void radix_tail_remove(struct radix_index *ix, uint32_t node, uint32_t n_blocks,
 
 	radix_assert(n->n_child == 0 && n_blocks > 0);
 	for (uint32_t i = n->n_blocks; i-- > to;) {
-		if (i >=
-		    to + PREFETCH) /* entries of one path lie anywhere: fetch them side by side */
-			__builtin_prefetch(&ix->table.v[radix_entry_at(ix, n, i - PREFETCH)], 1);
 		uint32_t slot = *radix_edge_ref(n, root->g, i);
 		uint32_t entry = ix->slots.entry[slot];
 
+		remove_ahead(ix, n, i, to);
 		if (digest)
 			radix_map_delete(&ix->digests, radix_digest_hash(ix, entry), entry,
 					 radix_digest_hash, ix);
