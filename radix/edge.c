@@ -258,7 +258,8 @@ uint64_t radix_edge_tick_at(const struct radix_slab *slab, const struct radix_no
 
 /* ---- blocks ---------------------------------------------------------------------------------- */
 
-/* Place `at` of a segment, the last one in use, gets a slot; places behind it are forgotten ones. */
+/* Place `at` of a segment, the last one in use, gets a slot; places behind it are forgotten
+ * ones. */
 static void seg_set(struct radix_seg *seg, uint32_t at, uint32_t ref)
 {
 	seg->refs[at] = ref;

@@ -80,7 +80,8 @@ static int garbled(struct pfx_wire *w, const char *why)
 
 /*
  * Waits for `events`: a little while awake, then asleep.  An answer takes the daemon 10 us, a
- * wake-up across CPUs up to 60 us (bench_socket: MATCH of 8k tokens, client and daemon on two CPUs).
+ * wake-up across CPUs up to 60 us (bench_socket: MATCH of 8k tokens, client and daemon on two
+ * CPUs).
  * Return: 0 (also on errors of the socket: the next read or write names them), PFX_DEADLINE.
  */
 static int wait_for(const struct pfx_wire *w, short events, uint64_t deadline_ns)

@@ -77,7 +77,7 @@ static bool settled_within_a_second(void)
 	return true;
 }
 
-/* ---- killed at each step ------------------------------------------------------------------------ */
+/* ---- killed at each step --------------------------------------------------------------------- */
 
 /* The steps of a worker's life; it dies behind the one it was told. */
 #define STEPS(X)        \
@@ -279,7 +279,7 @@ START_TEST(others_are_undisturbed)
 }
 END_TEST
 
-/* ---- T23: what a dead worker held comes back within a second ------------------------------------ */
+/* ---- T23: what a dead worker held comes back within a second --------------------------------- */
 
 START_TEST(T23_dead_worker_holds_nothing)
 {
@@ -317,7 +317,7 @@ START_TEST(T23_dead_worker_holds_nothing)
 }
 END_TEST
 
-/* ---- T59: one resident copy --------------------------------------------------------------------- */
+/* ---- T59: one resident copy ------------------------------------------------------------------ */
 
 /* A second process is lent the very slots that this one filled, and reads its bytes there. */
 START_TEST(T59_two_processes_share_one_block)
@@ -372,7 +372,7 @@ START_TEST(T59_two_processes_share_one_block)
 }
 END_TEST
 
-/* ---- T35: sixteen at once ----------------------------------------------------------------------- */
+/* ---- T35: sixteen at once -------------------------------------------------------------------- */
 
 /* Mixed operations under eviction pressure, for $PREFIXD_STORM_SECONDS (5). */
 START_TEST(T35_sixteen_clients)

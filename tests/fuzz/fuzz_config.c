@@ -108,8 +108,8 @@ static void check_values(const struct prefixd_options *o)
 }
 
 /*
- * Can it be written as a line of a file at all?  Lines have an end, and blanks around a value do not
- * belong to it.
+ * Can it be written as a line of a file at all?  Lines have an end, and blanks around a value do
+ * not belong to it.
  */
 static bool writable(const struct prefixd_options *o)
 {

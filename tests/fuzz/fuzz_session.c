@@ -1,9 +1,9 @@
 /*
  * fuzz_session.c - any bytes as what workers, processes, the device and an operator do.
  *
- * The bytes choose events for the engine: connections of two processes, frames that are mostly right,
- * and a few bytes of them changed, the ends of sockets and processes, pools made or refused, time,
- * evictions, a reload, the end.  What must hold stands in session_world.h.
+ * The bytes choose events for the engine: connections of two processes, frames that are mostly
+ * right, and a few bytes of them changed, the ends of sockets and processes, pools made or refused,
+ * time, evictions, a reload, the end.  What must hold stands in session_world.h.
  */
 #include "tests/fuzz/session_world.h"
 
@@ -241,7 +241,7 @@ static void do_lease_op(struct input *in, uint8_t op, struct proto_writer *wr)
 	send_maybe_bent(in, number, op, wr);
 }
 
-/* ---- everything but frames --------------------------------------------------------------------- */
+/* ---- everything but frames ------------------------------------------------------------------- */
 
 static void do_connect(struct input *in, uint32_t number)
 {
@@ -332,7 +332,7 @@ static void do_end(struct input *in, uint32_t number, uint8_t b)
 	session_world_step(&in->w, &event);
 }
 
-/* ---- the input --------------------------------------------------------------------------------- */
+/* ---- the input ------------------------------------------------------------------------------- */
 
 static void do_frame(struct input *in, uint32_t number, uint8_t b)
 {

@@ -2,10 +2,10 @@
  * session_model.h - which block lies in which slot, the slow and obvious way.
  *
  * What it is.  An array of blocks by slot, each with its key and the block before it; a path is
- * found by looking at every block.  It learns from requests and replies alone what was stored.  What
- * was evicted it reads from the states of slots, and then checks that it may have gone: nobody held
- * it, and nothing stays behind it.  So it says exactly how long a match must be, without knowing by
- * which order blocks go.
+ * found by looking at every block.  It learns from requests and replies alone what was stored.
+ * What was evicted it reads from the states of slots, and then checks that it may have gone: nobody
+ * held it, and nothing stays behind it.  So it says exactly how long a match must be, without
+ * knowing by which order blocks go.
  *
  * Where keys are digests a block may lie in an island, and a graft moves it; there only the content
  * of the slots is checked, not the length.

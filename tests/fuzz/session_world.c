@@ -22,7 +22,7 @@ static void give(void *ctx, void *p, size_t size)
 	free(p);
 }
 
-/* ---- after a step ------------------------------------------------------------------------------ */
+/* ---- after a step ---------------------------------------------------------------------------- */
 
 static void on_send(struct session_world *w, const struct prefixd_action *a)
 {
@@ -124,7 +124,7 @@ void session_world_step(struct session_world *w, struct prefixd_event *event)
 	leases_sync(w);
 }
 
-/* ---- what a frame that was answered with OK means ---------------------------------------------- */
+/* ---- what a frame that was answered with OK means -------------------------------------------- */
 
 static struct lease *lease_of(struct session_world *w, uint64_t id)
 {
@@ -373,7 +373,7 @@ static void on_probe(struct session_world *w, const struct session *s,
 						m->keys.n / ns->key_len, ns->key_len, slots));
 }
 
-/* ---- sending ----------------------------------------------------------------------------------- */
+/* ---- sending --------------------------------------------------------------------------------- */
 
 /* What the body says now, whoever wrote it. */
 union request {
@@ -492,7 +492,7 @@ void session_world_send(struct session_world *w, uint32_t number, uint16_t op, c
 	free(exact);
 }
 
-/* ---- life -------------------------------------------------------------------------------------- */
+/* ---- life ------------------------------------------------------------------------------------ */
 
 /* `choices` picks what differs between daemons: how ends are noticed, grace, shares, ages. */
 void session_world_init(struct session_world *w, uint8_t choices)
