@@ -49,6 +49,9 @@ int main(int argc, char **argv)
 		prefixd_server_memory_table(options, print_line, stdout);
 		break;
 	case PREFIXD_CHECK_CONFIG:
+		if (options->unknown_env[0])
+			prefixd_warn("%s in the environment means nothing to prefixd",
+				     options->unknown_env);
 		printf("configuration is valid\n");
 		break;
 	case PREFIXD_RUN:

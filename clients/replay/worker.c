@@ -399,7 +399,8 @@ static int connect_and_open(struct worker *w)
 		r = pfx_namespace_get(w->ns, &info);
 	if (r != PFX_OK) {
 		w->stats->errors++;
-		note(w, "%s: %s: %s", what, pfx_status_to_string(r), pfx_error(w->client));
+		note(w, "%s: %s: %s%s", what, pfx_status_to_string(r), pfx_error(w->client),
+		     r == PFX_GONE ? " (--socket names another)" : "");
 		return -EIO;
 	}
 	w->key_len = info.key_len;

@@ -301,6 +301,18 @@ START_TEST(exit_codes)
 }
 END_TEST
 
+/* A mistyped variable is no error, since it may be a neighbour's; but who checks is told. */
+START_TEST(check_config_names_what_it_does_not_know)
+{
+	const char *argv[] = { getenv("PREFIXD_BIN"), "--check-config", NULL };
+	char out[1024] = "";
+
+	ck_assert_int_eq(setenv("PREFIXD_POOL_BLOKS", "5", 1), 0);
+	ck_assert_int_eq(e2e_run(argv, out, sizeof(out)), 0);
+	ck_assert_msg(strstr(out, "PREFIXD_POOL_BLOKS") && strstr(out, "is valid"), "%s", out);
+}
+END_TEST
+
 /* ---- signals --------------------------------------------------------------------------------- */
 
 START_TEST(term_waits_for_leases)
@@ -673,9 +685,10 @@ int main(int argc, char **argv)
 		  TESTS(two_clients_share_one_memory, a_child_with_the_socket_keeps_nobody_alive,
 			orphan_until_the_process_ends, last_words_count, second_daemon_refuses,
 			stale_socket_is_replaced, other_files_are_not_removed, exit_codes,
-			term_waits_for_leases, drain_ends_at_its_timeout,
-			second_signal_is_immediate, hangup_reloads_what_may_change,
-			silence_is_ended, full_house_has_room_for_operators, out_of_descriptors) },
+			check_config_names_what_it_does_not_know, term_waits_for_leases,
+			drain_ends_at_its_timeout, second_signal_is_immediate,
+			hangup_reloads_what_may_change, silence_is_ended,
+			full_house_has_room_for_operators, out_of_descriptors) },
 		{ "admin", TESTS(hello_names_the_daemon, admin_refuses_and_says_why,
 				 admin_shows_and_does, admin_only_on_its_socket) },
 	};

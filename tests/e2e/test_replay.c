@@ -450,6 +450,8 @@ START_TEST(no_daemon_is_an_error)
 	ck_assert_int_eq(status, 1);
 	ck_assert_uint_eq(number(json, "requests"), 0);
 	ck_assert_uint_gt(number(json, "errors"), 0);
+	ck_assert_ptr_nonnull(strstr(json_string_value(json_object_get(json, "first_error")),
+				     "(--socket names another)"));
 	json_decref(json);
 	stop();
 }
