@@ -189,7 +189,7 @@ static const struct family families[] = {
 	       { "self_test", AT(counters.self_test_failed) }),
 	  .help = "Requests for a tenant that the peer may not name; wrong self-tests of clients." },
 	{ "prefixd_request_duration_seconds", HISTOGRAM, .label = "op", TABLE(operations),
-	  .help = "Time from a request's last byte read to its reply in the socket's queue." },
+	  .help = "Time that deciding a request took, until its reply was queued." },
 	{ "prefixd_loop_iteration_seconds", HISTOGRAM, ONE(measures.turn),
 	  .help = "Time that one turn of the loop kept others waiting, from the first event that "
 		  "was decided to the next wait." },
