@@ -10,8 +10,6 @@
  */
 #include "daemon/engine_internal.h"
 
-#define OUT_SLACK (64u << 10) /* beside max_frame: alignment, and scratch at the far end */
-
 void prefixd_engine_config_init(struct prefixd_engine_config *config)
 {
 	memset(config, 0, sizeof(*config));
@@ -23,6 +21,7 @@ void prefixd_engine_config_init(struct prefixd_engine_config *config)
 	config->limits.max_groups = 16;
 	config->limits.op_ids = 1024;
 	config->limits.op_id_ns = 60ull * 1000 * 1000 * 1000;
+	config->limits.pending_ns = 10ull * 1000 * 1000 * 1000;
 	config->pool_bytes = 1ull << 30;
 	config->watches_processes = true;
 	config->version = "";
@@ -110,11 +109,14 @@ int prefixd_engine_new(struct prefixd_engine **ret_engine,
 	radix_list_init(&e->free_leases);
 	radix_list_init(&e->quarantine);
 	radix_list_init(&e->aging);
+	radix_list_init(&e->lead_due);
+	radix_list_init(&e->changed);
+	radix_list_init(&e->unled);
 	measure_replies(e);
 	e->groups_cap = config->limits.max_groups;
 	e->groups = prefixd_take0(a, (e->groups_cap + 1) * sizeof(struct prefixd_group *));
 	if (!e->groups || tenants_set(e, config->tenants, config->n_tenants) < 0 ||
-	    prefixd_out_reserve(e, config->limits.max_frame + OUT_SLACK, 64) < 0) {
+	    prefixd_out_reserve(e, config->limits.max_frame + PREFIXD_OUT_SLACK, 64) < 0) {
 		prefixd_engine_free(e);
 		return -ENOMEM;
 	}
@@ -150,6 +152,7 @@ struct prefixd_engine *prefixd_engine_free(struct prefixd_engine *e)
 	radix_give(a, e->groups, (e->groups_cap + 1) * sizeof(struct prefixd_group *));
 	radix_give(a, e->tenants, e->tenants_cap * sizeof(*e->tenants));
 	radix_give(a, e->actions, e->actions_cap * sizeof(*e->actions));
+	radix_give(a, e->waits, e->waits_cap * sizeof(struct prefixd_lease *));
 	radix_give(a, e->out, e->out_cap);
 	radix_give(a, e, sizeof(*e));
 	return NULL;
@@ -169,8 +172,7 @@ static const struct op_rule {
 	[PROTO_OP_RESERVE] = { prefixd_op_reserve, NULL },
 	[PROTO_OP_COMMIT] = { prefixd_op_commit, NULL },
 	[PROTO_OP_RELEASE] = { prefixd_op_release, NULL },
-	[PROTO_OP_WAIT] = { NULL,
-			    "WAIT is not supported by this version; EXTEND the lease instead" },
+	[PROTO_OP_WAIT] = { prefixd_op_wait, NULL },
 	[PROTO_OP_PREFETCH] = { NULL,
 				"PREFETCH is not supported by this version: there is no lower "
 				"tier to fetch from" },
@@ -279,14 +281,16 @@ static void on_time(struct prefixd_engine *e)
 			break;
 		prefixd_lease_finish(e, l, PREFIXD_END_REVOKED, NULL);
 	}
+	prefixd_pending_time(e);
 }
 
 uint64_t prefixd_engine_deadline(const struct prefixd_engine *e)
 {
-	uint64_t due = UINT64_MAX, max_age = e->config.limits.lease_max_age_ns;
+	uint64_t due = prefixd_pending_deadline(e), max_age = e->config.limits.lease_max_age_ns;
 
 	if (!radix_list_empty(&e->quarantine))
-		due = radix_list_first(&e->quarantine, struct prefixd_lease, link)->due_ns;
+		due = radix_min_u64(
+			due, radix_list_first(&e->quarantine, struct prefixd_lease, link)->due_ns);
 	if (!radix_list_empty(&e->aging) && max_age)
 		due = radix_min_u64(
 			due, radix_list_first(&e->aging, struct prefixd_lease, aging)->begun_ns +
@@ -338,7 +342,10 @@ static void on_reload(struct prefixd_engine *e, const struct prefixd_event *even
 {
 	const struct prefixd_limits *lim = event->u.reload.limits;
 
-	if (lim && prefixd_out_reserve(e, lim->max_frame + OUT_SLACK, 64) == 0) {
+	if (lim && prefixd_out_reserve(e,
+				       lim->max_frame + PREFIXD_OUT_SLACK +
+					       (size_t)e->waits_cap * PREFIXD_EVENT_ROOM,
+				       64 + e->waits_cap) == 0) {
 		e->config.limits = *lim;
 	} else if (lim) {
 		prefixd_log(e, PREFIXD_LOG_ERROR,
@@ -426,6 +433,7 @@ struct prefixd_actions prefixd_engine_step(struct prefixd_engine *e, struct pref
 		on_reload(e, event);
 		break;
 	}
+	prefixd_pending_settle(e);
 	prefixd_roots_reap(e);
 	drain_check(e);
 	return (struct prefixd_actions){ .v = e->actions, .n = e->n_actions };

@@ -40,6 +40,7 @@ struct prefixd_limits {
 	uint32_t
 		max_pins_share; /* percent of a pool one session may hold while others ask; 0 off */
 	uint64_t lease_max_age_ns; /* 0: off */
+	uint64_t pending_ns;       /* how long a leader is waited for; 0: nobody leads */
 };
 
 struct prefixd_engine_config {
@@ -216,6 +217,7 @@ uint64_t prefixd_engine_deadline(const struct prefixd_engine *engine);
 	X(miss_diverged, "tokens missed: another continuation is stored")              \
 	X(miss_below_block, "tokens missed: rest shorter than a block")                \
 	X(miss_no_room, "tokens missed: no slot could be reserved")                    \
+	X(miss_pending, "tokens missed: another lease was computing them")             \
 	X(miss_seed_mismatch, "tokens missed: never seen, and the hash seed differs")  \
 	X(reserved_blocks, "slots granted")                                            \
 	X(reserve_busy, "RESERVE answered BUSY")                                       \
@@ -229,6 +231,10 @@ uint64_t prefixd_engine_deadline(const struct prefixd_engine *engine);
 	X(leases_quiesced, "orphaned leases ended by QUIESCED")                        \
 	X(leases_revoked, "leases taken back")                                         \
 	X(unknown_lease, "calls on a lease that is not there")                         \
+	X(waits, "WAITs that had to wait")                                             \
+	X(waits_ready, "waits that ended with the blocks there")                       \
+	X(waits_lead, "waits that ended with the lead")                                \
+	X(leaders_late, "leaders that were not waited for any longer")                 \
 	X(op_replays, "requests answered from the memory of operation ids")            \
 	X(seed_mismatch, "namespaces opened with another hash seed")                   \
 	X(self_test_failed, "clients refused for a wrong self-test")                   \

@@ -19,10 +19,11 @@ struct finding {
 	const uint8_t *own;
 	uint32_t n_own;        /* tokens at `own`: a whole block, or the tail */
 	const uint8_t *stored; /* the closest stored block, or NULL */
+	uint32_t n_pending;    /* further blocks that a lease computes now */
 };
 
-static void find(const struct prefixd_root *root, struct proto_span keys, uint32_t n_keys,
-		 struct proto_span tail, struct finding *f)
+static void find(const struct prefixd_engine *e, const struct prefixd_root *root,
+		 struct proto_span keys, uint32_t n_keys, struct proto_span tail, struct finding *f)
 {
 	const struct prefixd_namespace *ns = root->ns;
 	const struct radix_index *ix = ns->group->index;
@@ -35,8 +36,13 @@ static void find(const struct prefixd_root *root, struct proto_span keys, uint32
 	f->n_blocks = m.n_device;
 	f->below = m.diverged;
 	if (m.n_blocks < n_keys) {
+		struct prefixd_spot spot = { .root = root, .at = m.end, .depth = m.n_blocks };
+
 		f->own = (const uint8_t *)keys.p + (size_t)m.n_blocks * ns->key_len;
 		f->n_own = ns->block_tokens;
+		spot.keys = f->own;
+		spot.n_keys = n_keys - m.n_blocks;
+		f->n_pending = prefixd_pending_count(e, &spot);
 		if (radix_closest(ix, &m.end, f->own, &stored, &same) == 0) {
 			f->below = true;
 			f->stored = ns->token_bytes ? stored : NULL;
@@ -67,6 +73,8 @@ static enum proto_reason judge_here(const struct prefixd_root *root, const struc
 		return PROTO_REASON_NONE;
 	if (f->n_blocks == n_keys)
 		return PROTO_REASON_BELOW_BLOCK; /* the rest is shorter than a block */
+	if (f->n_pending)
+		return PROTO_REASON_PENDING;
 	if (!f->below)
 		return root && root->busy_depth == f->n_blocks ? PROTO_REASON_NO_ROOM
 							       : PROTO_REASON_NEVER_SEEN;
@@ -128,9 +136,13 @@ static int say(char *out, size_t len, const struct prefixd_namespace *ns, const 
 			"hash seed too, and what is stored there cannot be found from here: "
 			"give all workers one seed",
 			matched, n);
+	case PROTO_REASON_PENDING:
+		return snprintf(out, len,
+				"%llu of %llu tokens are served; the next %llu are being computed "
+				"by another lease now",
+				matched, n, lost);
 	case PROTO_REASON_NEVER_SEEN:
 	case PROTO_REASON_EVICTED:
-	case PROTO_REASON_PENDING:
 	case PROTO_REASON_NAMESPACE:
 	case PROTO_REASON_TIER_LOST:
 	case PROTO_REASON_TIER_DOWN:
@@ -158,15 +170,20 @@ static void explain(struct prefixd_engine *e, struct prefixd_request *rq,
 	int n;
 
 	if (root)
-		find(root, m->keys, n_keys, m->tail, &f);
+		find(e, root, m->keys, n_keys, m->tail, &f);
 	rep.matched_tokens = radix_min_u64((uint64_t)f.n_blocks * ns->block_tokens, m->n_tokens);
+	if (f.n_pending)
+		f.same = 0; /* it is the same all the way; only not there yet */
 	rep.position = radix_min_u64(rep.matched_tokens + f.same, m->n_tokens);
 	rep.reason = (uint8_t)judge(ns, root, &f, &rep, n_keys, m->n_tokens);
 	if (rep.reason == PROTO_REASON_BELOW_BLOCK)
 		rep.lost_tokens = f.n_blocks == n_keys ? m->n_tokens - rep.matched_tokens : f.same;
 	else
 		rep.lost_tokens = m->n_tokens - rep.position;
-	if (f.own && ns->token_bytes && f.same < f.n_own) {
+	if (rep.reason == PROTO_REASON_PENDING)
+		rep.lost_tokens = radix_min_u64(rep.lost_tokens,
+						(uint64_t)f.n_pending * ns->block_tokens);
+	if (f.own && ns->token_bytes && f.same < f.n_own && !f.n_pending) {
 		rep.own_token = token_at(f.own, f.same);
 		rep.has_tokens = 1;
 		if (f.stored && rq->s->peer.admin) {

@@ -28,6 +28,7 @@ struct prefixd_reply {
 	size_t start;
 };
 
+#define PREFIXD_OUT_SLACK (64u << 10) /* beside max_frame: alignment, scratch at the far end */
 /* Room for `bytes` of frames and `n` actions in one step.  Only before anything was emitted. */
 radix_nodiscard int prefixd_out_reserve(struct prefixd_engine *e, size_t bytes, uint32_t n);
 struct prefixd_action *prefixd_act(struct prefixd_engine *e, enum prefixd_action_type type,
@@ -168,6 +169,54 @@ bool prefixd_tokens_check(struct prefixd_engine *e, struct prefixd_request *rq,
 			  const struct prefixd_namespace *ns, uint64_t n_keys, uint32_t tail_tokens,
 			  uint64_t n_tokens);
 
+/* Where the lease stands; an island that was nowhere may have been begun by another since. */
+struct radix_place prefixd_lease_from(const struct prefixd_lease *l);
+
+/* ---- engine_pending.c: who computes what, and who waits for it ------------------------------- */
+
+/* A place on a path, and the keys that are missing behind it. */
+struct prefixd_spot {
+	const struct prefixd_root *root;
+	struct radix_place at;
+	uint32_t depth;           /* keys before it */
+	const uint8_t *first_key; /* of an island; NULL: the path begins at the root */
+	const uint8_t *keys;
+	uint32_t n_keys;
+	const struct prefixd_lease *self; /* does not count; may be NULL */
+};
+
+/* Leading keys behind the spot that other leases compute. */
+uint32_t prefixd_pending_count(const struct prefixd_engine *e, const struct prefixd_spot *spot);
+/* The lease computes what it has reserved; `rest`: all its other keys too.  Time begins anew. */
+void prefixd_pending_lead(struct prefixd_engine *e, struct prefixd_lease *l, bool rest);
+/* The lease's path, keys or reservations changed: who waits for it is told at the step's end. */
+void prefixd_pending_changed(struct prefixd_engine *e, struct prefixd_lease *l);
+/* Nobody waits for this lease any more. */
+void prefixd_pending_resign(struct prefixd_engine *e, struct prefixd_lease *l);
+/* Ends the lease's wait without a word. */
+void prefixd_wait_stop(struct prefixd_engine *e, struct prefixd_lease *l);
+/* Ends it with an EVENT. */
+void prefixd_wait_end(struct prefixd_engine *e, struct prefixd_lease *l,
+		      enum proto_wait_state state, uint32_t n);
+void prefixd_pending_settle(struct prefixd_engine *e);
+void prefixd_pending_time(struct prefixd_engine *e);
+uint64_t prefixd_pending_deadline(const struct prefixd_engine *e);
+/* Bytes of output, and actions, that EVENTs of `n` waits may take in one step. */
+#define PREFIXD_EVENT_ROOM 64u
+/* Return: 0, or the number of a broken rule with a sentence. */
+int prefixd_pending_verify(const struct prefixd_engine *e, char *why, size_t why_len);
+
+static inline bool prefixd_leads(const struct prefixd_lease *l)
+{
+	return radix_list_linked(&l->leading);
+}
+
+/* Kept keys, from the first on, that others are told to wait for while the lease leads. */
+static inline uint32_t prefixd_lead_cover(const struct prefixd_lease *l)
+{
+	return l->leads_rest ? l->n_keys : l->n_reserved;
+}
+
 /* ---- engine_ops.c ---------------------------------------------------------------------------- */
 
 /* True: the request was answered from memory, or its id was used for another request. */
@@ -191,7 +240,8 @@ typedef void prefixd_handler(struct prefixd_engine *e, struct prefixd_request *r
 
 prefixd_handler prefixd_op_hello, prefixd_op_open, prefixd_op_match, prefixd_op_extend,
 	prefixd_op_reserve, prefixd_op_commit, prefixd_op_release, prefixd_op_probe,
-	prefixd_op_explain, prefixd_op_report, prefixd_op_quiesced, prefixd_op_ping;
+	prefixd_op_explain, prefixd_op_report, prefixd_op_quiesced, prefixd_op_wait,
+	prefixd_op_ping;
 
 /* ---- small things ---------------------------------------------------------------------------- */
 

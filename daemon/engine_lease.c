@@ -55,6 +55,11 @@ static void lease_clear(struct prefixd_lease *l)
 	memset(l, 0, sizeof(*l));
 	radix_list_init(&l->link);
 	radix_list_init(&l->aging);
+	radix_list_init(&l->leading);
+	radix_list_init(&l->lead_due);
+	radix_list_init(&l->waiters);
+	radix_list_init(&l->changed);
+	radix_list_init(&l->wait);
 	l->idx = keep.idx;
 	l->keys = keep.keys;
 	l->keys_cap = keep.keys_cap;
@@ -241,6 +246,9 @@ static void settle(struct prefixd_engine *e, const struct prefixd_lease *l,
 	part = radix_min_u64(left, bt * l->no_room);
 	c->miss_no_room += part;
 	left -= part;
+	part = radix_min_u64(left, bt * l->n_pend);
+	c->miss_pending += part;
+	left -= part;
 	if (l->diverged && l->n_path > 0)
 		c->miss_diverged += left;
 	else if (l->root->ns->seed_mismatch)
@@ -322,6 +330,10 @@ void prefixd_lease_finish(struct prefixd_engine *e, struct prefixd_lease *l,
 	}
 	settle(e, l, &r);
 	count_end(&e->counters, how);
+	if (how == PREFIXD_END_REVOKED)
+		prefixd_wait_end(e, l, PROTO_WAIT_FAILED, 0);
+	prefixd_wait_stop(e, l);
+	prefixd_pending_resign(e, l);
 	prefixd_lease_drop_donor(l);
 	radix_touch(l->group->index, &l->pin.at, prefixd_tick(e));
 	radix_pin_drop(l->group->index, &l->pin);
@@ -437,6 +449,8 @@ static void reserve_busy(struct prefixd_engine *e, struct prefixd_request *rq,
 			 struct prefixd_lease *l, uint32_t asked)
 {
 	l->no_room = asked;
+	l->leads_rest = false; /* others need not wait for what will not be stored */
+	prefixd_pending_changed(e, l);
 	l->root->busy_depth = l->n_path + l->n_reserved;
 	l->group->busy_ns = e->now_ns;
 	l->group->busy_session = rq->s->number;
@@ -470,6 +484,8 @@ static void reserve_on(struct prefixd_engine *e, struct prefixd_request *rq,
 			*to++ = runs.v[i].start + k;
 	l->n_reserved += granted;
 	e->counters.reserved_blocks += granted;
+	/* Where there was no room, another one need not wait for what will not be stored. */
+	prefixd_pending_lead(e, l, l->leads_rest && l->no_room == 0);
 	rep.n = granted;
 	rep.reuse = radix_reuse_counter(l->group->index);
 	proto_reserve_rep_encode(&rp.w, &rep);
@@ -510,6 +526,7 @@ void prefixd_op_reserve(struct prefixd_engine *e, struct prefixd_request *rq)
 		return;
 	}
 	asked = radix_min_u32(m.n, l->n_keys - l->n_reserved);
+	prefixd_wait_stop(e, l);
 	want = radix_min_u32(radix_min_u32(asked, most), share_left(e, rq->s, l->group));
 	if (want == 0) {
 		reserve_busy(e, rq, l, asked);
@@ -639,6 +656,7 @@ static void commit_on(struct prefixd_engine *e, struct prefixd_request *rq, stru
 		if (r)
 			break;
 	}
+	prefixd_pending_changed(e, l);
 	if (r) {
 		prefixd_refuse(e, rq, r < 0 ? PROTO_STATUS_NO_MEMORY : PROTO_STATUS_CONFLICT, "n",
 			       "%u of %u blocks were committed; the next one %s; RELEASE the lease "

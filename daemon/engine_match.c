@@ -161,9 +161,33 @@ static uint8_t reason_of(const struct prefixd_lease *l, const struct look *k)
 		return PROTO_REASON_NONE;
 	if (k->m.n_blocks == k->n_keys)
 		return PROTO_REASON_BELOW_BLOCK;
+	if (l->n_pend)
+		return PROTO_REASON_PENDING;
 	if (l->n_path == 0)
 		return l->shared ? PROTO_REASON_BELOW_BLOCK : never;
 	return k->m.diverged ? PROTO_REASON_DIVERGED : never;
+}
+
+/*
+ * Of the keys behind the path, how many does another lease compute?  With LEAD this one computes
+ * them if nobody else does the first.
+ */
+static void look_for_pending(struct prefixd_engine *e, struct prefixd_lease *l,
+			     const struct look *k, bool lead)
+{
+	struct prefixd_spot spot = {
+		.root = l->root,
+		.at = k->m.end,
+		.depth = l->n_path,
+		.first_key = l->island ? l->first_key : NULL,
+		.keys = prefixd_lease_key(l),
+		.n_keys = l->n_keys,
+		.self = l,
+	};
+
+	l->n_pend = k->runs.full ? 0 : prefixd_pending_count(e, &spot);
+	if (lead && !l->n_pend && l->n_keys && !k->runs.full && !e->draining && !prefixd_leads(l))
+		prefixd_pending_lead(e, l, true);
 }
 
 static void reply_match(struct prefixd_engine *e, struct prefixd_request *rq,
@@ -177,6 +201,7 @@ static void reply_match(struct prefixd_engine *e, struct prefixd_request *rq,
 		.lease = l->id,
 		.root = l->root->id,
 		.n_device = k->m.n_blocks,
+		.n_pending = l->n_pend,
 		.tail_tokens = tail_tokens,
 		.tail_slot = tail_slot,
 		.more = k->runs.full,
@@ -241,10 +266,10 @@ static bool match_check(struct prefixd_engine *e, struct prefixd_request *rq,
 	    !prefixd_tail_check(e, rq, ns, m->tail, &n_tail) ||
 	    !prefixd_tokens_check(e, rq, ns, *ret_keys, n_tail, m->n_tokens))
 		return false;
-	if (m->flags &
-	    ~(uint32_t)(PROTO_MATCH_PROMOTE | PROTO_MATCH_ISLAND | PROTO_MATCH_NO_TAIL)) {
+	if (m->flags & ~(uint32_t)(PROTO_MATCH_PROMOTE | PROTO_MATCH_ISLAND | PROTO_MATCH_NO_TAIL |
+				   PROTO_MATCH_LEAD)) {
 		prefixd_refuse(e, rq, PROTO_STATUS_BAD_BODY, "flags",
-			       "bits 1 (PROMOTE), 2 (ISLAND) and 4 (NO_TAIL) are known");
+			       "bits 1 (PROMOTE), 2 (ISLAND), 4 (NO_TAIL) and 8 (LEAD) are known");
 		return false;
 	}
 	if ((m->flags & PROTO_MATCH_ISLAND) && (ns->mode != RADIX_KEYS_DIGEST || *ret_keys == 0)) {
@@ -292,8 +317,9 @@ static bool match_on(struct prefixd_engine *e, struct prefixd_request *rq, struc
 		memcpy(l->first_key, k->keys, key_len);
 	radix_pin_take(l->group->index, &l->pin, &k->m.end);
 	look_for_tail(e, l, k, &slot);
-	l->reason = reason_of(l, k);
 	prefixd_lease_begin(e, l, rq->s, l->root);
+	look_for_pending(e, l, k, m->flags & PROTO_MATCH_LEAD);
+	l->reason = reason_of(l, k);
 	reply_match(e, rq, &rp, l, k, slot);
 	return true;
 }
@@ -371,9 +397,9 @@ static bool extend_check(struct prefixd_engine *e, struct prefixd_request *rq,
 			       (unsigned long long)l->n_tokens);
 		return false;
 	}
-	if (m->flags & ~(uint32_t)(PROTO_MATCH_PROMOTE | PROTO_MATCH_NO_TAIL)) {
+	if (m->flags & ~(uint32_t)(PROTO_MATCH_PROMOTE | PROTO_MATCH_NO_TAIL | PROTO_MATCH_LEAD)) {
 		prefixd_refuse(e, rq, PROTO_STATUS_BAD_BODY, "flags",
-			       "bits 1 (PROMOTE) and 4 (NO_TAIL) are known");
+			       "bits 1 (PROMOTE), 4 (NO_TAIL) and 8 (LEAD) are known");
 		return false;
 	}
 	if (m->parent.n && (!l->island || m->parent.n != ns->key_len)) {
@@ -411,8 +437,7 @@ static void extend_advance(struct prefixd_lease *l, const struct look *k)
 	l->diverged = k->m.diverged;
 }
 
-/* Where the lease stands; an island that was nowhere may have been begun by another since. */
-static struct radix_place extend_from(const struct prefixd_lease *l)
+struct radix_place prefixd_lease_from(const struct prefixd_lease *l)
 {
 	struct radix_place at;
 	bool rooted;
@@ -431,6 +456,7 @@ static void extend_on(struct prefixd_engine *e, struct prefixd_request *rq, stru
 	struct prefixd_reply rp;
 	uint32_t slot = RADIX_NONE;
 
+	prefixd_wait_stop(e, l);
 	if (n_new)
 		memcpy(l->keys + l->keys_off + (size_t)l->n_keys * l->root->ns->key_len, m->keys.p,
 		       m->keys.n);
@@ -439,7 +465,7 @@ static void extend_on(struct prefixd_engine *e, struct prefixd_request *rq, stru
 	if (m->n_tokens)
 		l->n_tokens = m->n_tokens;
 	k.no_tail = (m->flags & PROTO_MATCH_NO_TAIL) || !tails_allowed(l->root->ns);
-	k.from = extend_from(l);
+	k.from = prefixd_lease_from(l);
 	k.keys = prefixd_lease_key(l);
 	/* With reservations outstanding the block before is not READY: the keys only wait. */
 	k.n_keys = l->n_reserved ? 0 : l->n_keys;
@@ -449,7 +475,13 @@ static void extend_on(struct prefixd_engine *e, struct prefixd_request *rq, stru
 		look(l->group->index, &k);
 		extend_advance(l, &k);
 		look_for_tail(e, l, &k, &slot);
+		look_for_pending(e, l, &k, m->flags & PROTO_MATCH_LEAD);
+		prefixd_pending_changed(e, l);
 		l->reason = reason_of(l, &k);
+	} else {
+		l->n_pend = 0;
+		if ((m->flags & PROTO_MATCH_LEAD) && prefixd_leads(l))
+			l->leads_rest = true;
 	}
 	reply_match(e, rq, &rp, l, &k, slot);
 }

@@ -7,7 +7,8 @@
  * when memory for them cannot be had: they help people and tests, nothing depends on them.
  *
  * What it relies on.  A step emits at most one frame of up to max_frame bytes, plus one OPEN reply
- * for each waiting OPEN; prefixd_out_reserve() was called for the latter when they began to wait.
+ * for each waiting OPEN and one EVENT for each WAIT; prefixd_out_reserve() was called for the latter
+ * when they began to wait.
  */
 #include "daemon/engine_internal.h"
 
@@ -86,7 +87,7 @@ void prefixd_poison(struct prefixd_engine *e, uint32_t group, uint32_t slot)
 		last->u.poison.len++;
 		return;
 	}
-	if (actions_room(e, 1 + ACTIONS_KEPT + 2 * e->n_waiting) < 0)
+	if (actions_room(e, 1 + ACTIONS_KEPT + 2 * e->n_waiting + e->n_waits) < 0)
 		return;
 	last = prefixd_act(e, PREFIXD_ACTION_POISON, RADIX_NONE);
 	last->group = group;
@@ -101,7 +102,7 @@ void prefixd_log(struct prefixd_engine *e, enum prefixd_log_level level, const c
 	va_list ap;
 	int n;
 
-	if (actions_room(e, 1 + ACTIONS_KEPT + 2 * e->n_waiting) < 0)
+	if (actions_room(e, 1 + ACTIONS_KEPT + 2 * e->n_waiting + e->n_waits) < 0)
 		return;
 	va_start(ap, fmt);
 	n = vsnprintf(text, left, fmt, ap);

@@ -193,6 +193,7 @@ static int root_make(struct prefixd_engine *e, const struct prefixd_root_name *n
 	if (!r)
 		return -ENOMEM;
 	config.user = (uint64_t)(uintptr_t)r;
+	radix_list_init(&r->leaders);
 	if (radix_root_new(ns->group->index, &config, &r->index_root) < 0) {
 		radix_give(e->alloc, r, sizeof(*r) + name->salt.n);
 		return -ENOMEM;

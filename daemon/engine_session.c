@@ -80,6 +80,8 @@ void prefixd_session_die(struct prefixd_engine *e, struct prefixd_session *s,
 
 void prefixd_session_eof(struct prefixd_engine *e, struct prefixd_session *s)
 {
+	struct radix_list *it;
+
 	if (s->state == PREFIXD_SESSION_ORPHAN)
 		return;
 	/* A session that holds nothing has nothing to wait for. */
@@ -88,6 +90,13 @@ void prefixd_session_eof(struct prefixd_engine *e, struct prefixd_session *s)
 		return;
 	}
 	prefixd_waiting_drop(e, s);
+	radix_list_foreach(it, &s->leases) {
+		struct prefixd_lease *l = radix_list_entry(it, struct prefixd_lease, link);
+
+		/* It cannot be told anything, and it will not commit any more. */
+		prefixd_wait_stop(e, l);
+		prefixd_pending_resign(e, l);
+	}
 	s->state = PREFIXD_SESSION_ORPHAN;
 	e->counters.sessions_orphaned++;
 	prefixd_log(e, PREFIXD_LOG_INFO,
@@ -307,8 +316,8 @@ void prefixd_op_quiesced(struct prefixd_engine *e, struct prefixd_request *rq)
 		prefixd_refuse_body(e, rq, bad);
 		return;
 	}
-	/* Each orphan that ends is one FORGET. */
-	if (prefixd_out_reserve(e, 0, e->sessions.n) < 0) {
+	/* Each orphan that ends is one FORGET, and may end waits. */
+	if (prefixd_out_reserve(e, 0, e->sessions.n + e->n_waits) < 0) {
 		prefixd_refuse_memory(e, rq);
 		return;
 	}

@@ -94,7 +94,8 @@ struct prefixd_root {
 	uint32_t index_root;
 	uint32_t tenant;
 	uint32_t n_leases;
-	uint32_t busy_depth; /* first block that found no room; RADIX_NONE: none */
+	uint32_t busy_depth;       /* first block that found no room; RADIX_NONE: none */
+	struct radix_list leaders; /* leases that compute, in the order in which they said so */
 	struct proto_id id;
 	uint8_t salt_len;
 	uint8_t salt[];
@@ -211,6 +212,21 @@ struct prefixd_lease {
 	uint32_t n_own;
 	uint32_t res_head;
 	uint32_t n_reserved;
+	/* single flight, engine_pending.c: what others wait for, or whom this one waits for */
+	struct radix_list leading;  /* the root's leaders */
+	struct radix_list lead_due; /* the engine's, by lead_due_ns */
+	struct radix_list waiters;  /* leases that wait for this one, oldest first */
+	struct radix_list changed;  /* the engine's, until the end of the step */
+	uint64_t lead_due_ns;
+	bool leads_rest;        /* of all kept keys, not of the reserved ones only */
+	uint32_t n_pend;        /* keys that the last look found pending elsewhere */
+	struct radix_list wait; /* a leader's waiters, or the engine's unled ones */
+	struct prefixd_lease *waits_on;
+	uint64_t wait_serial; /* who began earlier; 0: does not wait */
+	uint64_t wait_seq;    /* of the WAIT */
+	uint64_t wait_due_ns;
+	uint32_t wait_pos;   /* in the engine's heap */
+	uint32_t wait_until; /* path position up to which the leader is waited for */
 	uint8_t first_key[PROTO_DIGEST_MAX]; /* of an island: what EXTEND's parent grafts */
 	/* whose slots these are, once the session is gone */
 	uint32_t uid, pid;
@@ -246,7 +262,14 @@ struct prefixd_engine {
 	struct radix_list free_leases;
 	struct radix_list quarantine; /* by due_ns */
 	struct radix_list aging;
-	uint64_t spare_bytes; /* buffers on the free list */
+	uint64_t spare_bytes;         /* buffers on the free list */
+	struct radix_list lead_due;   /* leaders by the end of their time */
+	struct radix_list changed;    /* leaders that moved or ended in this step */
+	struct radix_list unled;      /* waiters whose leader is none any more, oldest first */
+	struct prefixd_lease **waits; /* heap by wait_due_ns */
+	uint32_t n_waits;
+	uint32_t waits_cap;
+	uint64_t wait_serial;
 
 	bool draining;
 	bool exited;

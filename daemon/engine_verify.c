@@ -233,7 +233,7 @@ static bool check_counters(struct check *c)
 			      (unsigned long long)hits, (unsigned long long)n->miss_tokens,
 			      (unsigned long long)n->queried_tokens);
 	if (n->miss_never_seen + n->miss_diverged + n->miss_below_block + n->miss_no_room +
-		    n->miss_seed_mismatch !=
+		    n->miss_pending + n->miss_seed_mismatch !=
 	    n->miss_tokens)
 		return broken(c, 10, "misses by reason do not add up to misses");
 	if (n->hit_tail_tokens > n->hit_device_tokens)
@@ -272,6 +272,7 @@ static bool check_rest(struct check *c)
 int prefixd_engine_verify(const struct prefixd_engine *e, char *why, size_t why_len)
 {
 	struct check c = { .e = e, .why = why, .why_len = why_len };
+	int r;
 
 	for (uint32_t i = 0; i < e->n_groups; i++)
 		if (e->groups[i])
@@ -279,13 +280,15 @@ int prefixd_engine_verify(const struct prefixd_engine *e, char *why, size_t why_
 	if (!check_sessions(&c) || !check_leases(&c) || !check_roots(&c) || !check_counters(&c) ||
 	    !check_rest(&c))
 		return c.broken;
+	r = prefixd_pending_verify(e, why, why_len);
+	if (r)
+		return r;
 	for (uint32_t i = 0; i < e->namespaces.n; i++)
 		if (!check_namespace(&c, radix_container_of(e->namespaces.v[i],
 							    struct prefixd_namespace, item)))
 			return c.broken;
 	for (uint32_t i = 0; i < e->n_groups; i++) {
 		const struct prefixd_group *g = e->groups[i];
-		int r;
 
 		if (!g || g->state != PREFIXD_GROUP_READY)
 			continue;

@@ -103,11 +103,18 @@ static const struct family families[] = {
 	  MANY({ "never_seen", AT(counters.miss_never_seen) },
 	       { "diverged", AT(counters.miss_diverged) },
 	       { "below_block", AT(counters.miss_below_block) },
-	       { "no_room", AT(counters.miss_no_room) },
+	       { "no_room", AT(counters.miss_no_room) }, { "pending", AT(counters.miss_pending) },
 	       { "seed_mismatch", AT(counters.miss_seed_mismatch) }),
 	  .help = "Tokens not served: nothing like it was stored, something else follows there, "
-		  "the rest is shorter than a block, no slot was to be had, the worker hashes with "
-		  "another seed." },
+		  "the rest is shorter than a block, no slot was to be had, another worker was "
+		  "computing it, the worker hashes with another seed." },
+	{ "prefixd_waits_total", COUNTER, ONE(counters.waits),
+	  .help = "WAITs that had to wait for another worker." },
+	{ "prefixd_waits_ended_total", COUNTER, .label = "state",
+	  MANY({ "ready", AT(counters.waits_ready) }, { "lead", AT(counters.waits_lead) }),
+	  .help = "Of those, the ones that ended with the blocks there, or with the lead." },
+	{ "prefixd_leaders_late_total", COUNTER, ONE(counters.leaders_late),
+	  .help = "Workers that took longer than pending-deadline to compute what they had said." },
 	/* ---- store ---- */
 	{ "prefixd_reserved_blocks_total", COUNTER, ONE(counters.reserved_blocks),
 	  .help = "Slots granted to workers." },

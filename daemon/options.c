@@ -571,5 +571,6 @@ void prefixd_options_limits(const struct prefixd_options *o, struct prefixd_limi
 		.op_id_ns = o->op_id_age,
 		.max_pins_share = (uint32_t)o->max_pins_share,
 		.lease_max_age_ns = o->lease_max_age,
+		.pending_ns = o->pending_deadline,
 	};
 }

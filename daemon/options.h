@@ -101,6 +101,9 @@ enum {
 	X(lease_max_age, uint64_t, "lease-max-age", "limits", PREFIXD_TIME, "0", 0,                \
 	  365ull * 86400u * 1000000000u, PREFIXD_OPT_RELOAD, "TIME",                               \
 	  "take back older leases of sessions that copy blocks out; 0: never")                     \
+	X(pending_deadline, uint64_t, "pending-deadline", "limits", PREFIXD_TIME, "10s", 0,        \
+	  3600ull * 1000000000u, PREFIXD_OPT_RELOAD, "TIME",                                       \
+	  "how long others wait for a worker that computes what they need; 0: not at all")         \
 	X(max_pins_share, uint64_t, "max-pins-share", "limits", PREFIXD_COUNT, "0", 0, 100,        \
 	  PREFIXD_OPT_RELOAD, "PERCENT",                                                           \
 	  "share of a pool that one session may hold while others ask; 0: no limit")               \

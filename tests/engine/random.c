@@ -765,6 +765,7 @@ void random_run(const struct random_config *config, struct random_result *ret)
 	wc.seed = config->seed;
 	wc.engine.pool_blocks = config->n_slots;
 	wc.engine.limits.op_ids = 64; /* so that old ones go */
+	wc.engine.limits.pending_ns = 0;
 	wc.engine.grace_ns = config->grace_ns;
 	wc.engine.watches_processes = config->watches_processes;
 	ck_assert_int_eq(world_init(&r.w, &wc), 0);

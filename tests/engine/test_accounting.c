@@ -55,7 +55,7 @@ START_TEST(sums)
 				  n->hit_pending_tokens + n->miss_tokens,
 			  n->queried_tokens);
 	ck_assert_uint_eq(n->miss_never_seen + n->miss_diverged + n->miss_below_block +
-				  n->miss_no_room + n->miss_seed_mismatch,
+				  n->miss_no_room + n->miss_pending + n->miss_seed_mismatch,
 			  n->miss_tokens);
 	ck_assert_uint_gt(n->miss_never_seen, 0);
 	ck_assert_uint_gt(n->miss_diverged, 0);

@@ -108,6 +108,7 @@ static uint32_t body_of(const struct bed *b, uint16_t op, uint8_t *out, uint32_t
 	struct proto_explain_req explain = { .has = PROTO_HAS_ALL, .ns = b->ns.ns };
 	struct proto_report_req report = { .ns = b->ns.ns };
 	struct proto_quiesced_req quiesced = { .instance = b->c->instance };
+	struct proto_wait_req wait = { .lease = b->lease };
 
 	switch (op) {
 #define CASE(OP, name, type)                         \
@@ -125,6 +126,7 @@ static uint32_t body_of(const struct bed *b, uint16_t op, uint8_t *out, uint32_t
 		CASE(EXPLAIN, explain, explain_req)
 		CASE(REPORT, report, report_req)
 		CASE(QUIESCED, quiesced, quiesced_req)
+		CASE(WAIT, wait, wait_req)
 #undef CASE
 	default:
 		break;
@@ -171,6 +173,9 @@ static int wanted(enum state state, uint16_t op)
 			return PROTO_STATUS_WRONG_STATE;
 		break;
 	case PROTO_OP_WAIT:
+		if (state == RESERVED || state == COMMITTED || draining)
+			return PROTO_STATUS_WRONG_STATE;
+		break;
 	case PROTO_OP_PREFETCH:
 	case PROTO_OP_SUBSCRIBE:
 		return PROTO_STATUS_UNSUPPORTED;
@@ -220,8 +225,7 @@ START_TEST(cut_bodies)
 		struct bed b;
 		uint32_t len;
 
-		if (op == PROTO_OP_HELLO || op == PROTO_OP_WAIT || op == PROTO_OP_PREFETCH ||
-		    op == PROTO_OP_SUBSCRIBE)
+		if (op == PROTO_OP_HELLO || op == PROTO_OP_PREFETCH || op == PROTO_OP_SUBSCRIBE)
 			continue;
 		begin();
 		b = bring(RESERVED);

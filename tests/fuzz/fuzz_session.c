@@ -208,8 +208,15 @@ static void do_lease_op(struct input *in, uint8_t op, struct proto_writer *wr)
 		number = b & (N_SESSIONS - 1);
 	if (!in->w.sessions[number].open)
 		return;
-	if (op == PROTO_OP_EXTEND) {
-		struct proto_extend_req m = { .op_id = op_id(in), .lease = id };
+	if (op == PROTO_OP_EXTEND && b >= 200) {
+		struct proto_wait_req m = { .lease = id, .deadline_us = (b & 7u) * 1000000u };
+
+		op = PROTO_OP_WAIT;
+		proto_wait_req_encode(wr, &m);
+	} else if (op == PROTO_OP_EXTEND) {
+		struct proto_extend_req m = { .op_id = op_id(in),
+					      .lease = id,
+					      .flags = b & PROTO_MATCH_LEAD };
 		uint32_t n = l && !l->lost ? b & 3 : 0;
 
 		for (uint32_t i = 0; i < n; i++)

@@ -24,6 +24,24 @@ static void give(void *ctx, void *p, size_t size)
 
 /* ---- after a step ---------------------------------------------------------------------------- */
 
+/* An EVENT is no reply: it only has to be right in itself.  Returns whether it is one. */
+static bool on_wait_event(struct session_world *w, const struct prefixd_action *a)
+{
+	struct proto_header h;
+	struct proto_event e;
+	enum proto_status status;
+	const char *bad;
+
+	must(proto_header_decode(a->u.send.bytes, a->u.send.len, w->config.limits.max_frame, &h,
+				 &status) == 0);
+	if (h.op != PROTO_OP_EVENT || h.status != PROTO_STATUS_OK)
+		return false;
+	must(w->sessions[a->session].used && w->sessions[a->session].open);
+	must(proto_event_decode(a->u.send.bytes + PROTO_HEADER_LEN, h.len, &e, &bad) == 0);
+	must(e.state != PROTO_WAIT_WAITING && e.state <= PROTO_WAIT_DEADLINE);
+	return true;
+}
+
 static void on_send(struct session_world *w, const struct prefixd_action *a)
 {
 	struct session *s = &w->sessions[a->session];
@@ -98,6 +116,8 @@ void session_world_step(struct session_world *w, struct prefixd_event *event)
 	for (uint32_t i = 0; i < actions.n; i++) {
 		const struct prefixd_action *a = &actions.v[i];
 
+		if (a->type == PREFIXD_ACTION_SEND && on_wait_event(w, a))
+			continue;
 		if (a->type == PREFIXD_ACTION_SEND) {
 			on_send(w, a);
 			if (!in_frame)

@@ -119,11 +119,17 @@ static void act_send(struct world *w, const struct prefixd_action *a)
 {
 	struct world_client *c = &w->clients[a->session];
 	enum proto_status status;
+	struct proto_header h;
 
 	world_check(w, a->session < WORLD_CLIENTS && c->used && c->open && !c->closed);
 	world_check(w, proto_header_decode(a->u.send.bytes, a->u.send.len,
-					   w->config.engine.limits.max_frame, &c->h, &status) == 0);
-	world_check(w, c->h.len + PROTO_HEADER_LEN == a->u.send.len);
+					   w->config.engine.limits.max_frame, &h, &status) == 0);
+	world_check(w, h.len + PROTO_HEADER_LEN == a->u.send.len);
+	if (h.op == PROTO_OP_EVENT && h.status == PROTO_STATUS_OK) {
+		world_client_event(c, &h, a->u.send.bytes + PROTO_HEADER_LEN);
+		return;
+	}
+	c->h = h;
 	if (c->h.len > c->body_cap) {
 		c->body_cap = c->h.len + 4096;
 		c->body = realloc(c->body, c->body_cap);

@@ -19,6 +19,7 @@
 
 #define WORLD_CLIENTS 32
 #define WORLD_GROUPS  8
+#define WORLD_EVENTS  16
 
 struct world;
 
@@ -40,6 +41,12 @@ struct world_client {
 	char error_field[65];
 	char error_text[513];
 	uint32_t retry_after_us;
+	/* EVENTs that came, oldest first; the test takes them with world_event() */
+	struct {
+		uint64_t seq;
+		struct proto_event e;
+	} events[WORLD_EVENTS];
+	uint32_t n_events;
 };
 
 struct world_pool {
@@ -142,6 +149,7 @@ int world_again(struct world_client *c);
 	X(explain, EXPLAIN, explain_req, explain_rep)     \
 	X(report, REPORT, report_req, empty)              \
 	X(quiesced, QUIESCED, quiesced_req, quiesced_rep) \
+	X(wait, WAIT, wait_req, wait_rep)                 \
 	X(ping, PING, empty, empty)
 
 #define X(name, OP, req, rep)                                                 \
@@ -149,6 +157,9 @@ int world_again(struct world_client *c);
 			 struct proto_##rep *ret);
 WORLD_CALLS(X)
 #undef X
+
+/* The oldest EVENT of this worker, with the seq of its WAIT; false: none came. */
+bool world_event(struct world_client *c, uint64_t *ret_seq, struct proto_event *ret);
 
 /* The reply of a worker whose OPEN waited for its pool. */
 int world_open_reply(struct world_client *c, struct proto_open_rep *ret);

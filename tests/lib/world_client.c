@@ -40,6 +40,7 @@ struct world_client *world_connect(struct world *w, uint32_t pid, uint32_t uid, 
 	c->open = true;
 	c->closed = false;
 	c->seq = 0;
+	c->n_events = 0;
 	event.session = c->session;
 	event.u.peer = c->peer;
 	world_note(w, "%4u   connected: pid %u, uid %u%s\n", c->session, pid, uid,
@@ -214,6 +215,33 @@ void world_client_got(struct world_client *c)
 	world_check(c->w, err.text.n > 0);
 	world_note(c->w, "%s < %s %s %s: %s\n", who(c, name), proto_op_to_string(c->h.op),
 		   proto_status_to_string(c->h.status), c->error_field, c->error_text);
+}
+
+void world_client_event(struct world_client *c, const struct proto_header *h, const void *body)
+{
+	char text[PRINT_MAX], name[16];
+	struct proto_event e;
+	const char *bad;
+
+	if (memcmp(&h->boot, &c->w->config.engine.boot, sizeof(h->boot)) != 0)
+		world_fail(c->w, "an EVENT without the boot id");
+	if (proto_event_decode(body, h->len, &e, &bad))
+		world_fail(c->w, "an EVENT does not decode: %s", bad);
+	proto_event_print(&e, text, sizeof(text));
+	world_note(c->w, "%s ! EVENT of %llu %s\n", who(c, name), (unsigned long long)h->seq, text);
+	world_check(c->w, c->n_events < WORLD_EVENTS && h->seq <= c->seq);
+	c->events[c->n_events].seq = h->seq;
+	c->events[c->n_events++].e = e;
+}
+
+bool world_event(struct world_client *c, uint64_t *ret_seq, struct proto_event *ret)
+{
+	if (c->n_events == 0)
+		return false;
+	*ret_seq = c->events[0].seq;
+	*ret = c->events[0].e;
+	memmove(&c->events[0], &c->events[1], --c->n_events * sizeof(c->events[0]));
+	return true;
 }
 
 static int exchange(struct world_client *c, uint16_t op, const void *body, uint32_t len)
