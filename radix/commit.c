@@ -18,10 +18,8 @@ uint64_t radix_digest_hash_key(const struct radix_index *ix, uint32_t root, cons
 	return radix_fold(r->chain, radix_hash(digest, r->g.key_len, ix->secret[1]));
 }
 
-uint64_t radix_digest_hash(const void *ctx, uint32_t entry)
+uint64_t radix_digest_hash(const struct radix_index *ix, uint32_t entry)
 {
-	const struct radix_index *ix = ctx;
-
 	return radix_digest_hash_key(ix, ix->table.v[entry].root,
 				     radix_table_key(&ix->table, entry));
 }
@@ -29,7 +27,7 @@ uint64_t radix_digest_hash(const void *ctx, uint32_t entry)
 uint32_t radix_digest_entry(const struct radix_index *ix, uint32_t root, const void *digest)
 {
 	uint64_t hash = radix_digest_hash_key(ix, root, digest);
-	uint64_t cursor = hash & ix->digests.mask;
+	uint64_t cursor = radix_map_home(&ix->digests, hash);
 	uint32_t entry;
 
 	while (radix_map_next(&ix->digests, hash, &cursor, &entry)) {
@@ -177,7 +175,7 @@ static int prepare_edge(struct radix_index *ix, struct radix_pin *pin, uint32_t 
 			return 0;
 		}
 	}
-	if (radix_map_grow(&ix->children, radix_child_hash, ix) < 0 ||
+	if (radix_map_grow(&ix->children) < 0 ||
 	    radix_queue_reserve(&ix->queue, ix->nodes.n_live + 1) < 0)
 		return -ENOMEM;
 	*ret_node = radix_nodes_take(&ix->nodes, pin->at.root);
@@ -254,7 +252,7 @@ int radix_commit(struct radix_index *ix, struct radix_pin *pin, uint32_t owner,
 			return r;
 		if (radix_place_is_edge(&there))
 			return become_duplicate(ix, pin, &there, block->slot, ret_slot, ret_result);
-		if (radix_map_grow(&ix->digests, radix_digest_hash, ix) < 0)
+		if (radix_map_grow(&ix->digests) < 0)
 			return -ENOMEM;
 	}
 	r = prepare_edge(ix, pin, &node, &fresh);

@@ -218,6 +218,12 @@ static uint32_t evict(struct radix_index *ix, uint32_t want, enum radix_remove_r
 		uint32_t run, room;
 		uint64_t tick = radix_edge_tail_tick(&ix->slab, n, &run);
 
+		for (uint32_t i = 1; i < 3 && i < ix->queue.n; i++) {
+			const struct radix_node *next = radix_node(ix, ix->queue.v[i].node);
+
+			__builtin_prefetch(next, 1); /* one of these is probably the next victim */
+			__builtin_prefetch((const uint8_t *)next + 64, 1);
+		}
 		if (tick != top.tick) {
 			radix_queue_update(&ix->queue, &ix->nodes, top.node, tick);
 			continue;

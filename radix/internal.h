@@ -97,8 +97,7 @@ struct radix_branch radix_branch_at(const struct radix_index *ix, const struct r
 uint32_t radix_child_find(const struct radix_index *ix, const struct radix_branch *b,
 			  uint64_t address, const void *key);
 
-uint64_t radix_child_hash(const void *ctx, uint32_t node);   /* for the map of children */
-uint64_t radix_digest_hash(const void *ctx, uint32_t entry); /* for the map of digests */
+uint64_t radix_digest_hash(const struct radix_index *ix, uint32_t entry);
 uint64_t radix_digest_hash_key(const struct radix_index *ix, uint32_t root, const void *digest);
 /* Entry of a member digest; RADIX_NONE. */
 uint32_t radix_digest_entry(const struct radix_index *ix, uint32_t root, const void *digest);

@@ -1,13 +1,18 @@
 #include "radix/map.h"
 
+#define UPPER (~(uint64_t)UINT32_MAX)
+
 int radix_map_init(struct radix_map *m, const struct radix_alloc *alloc, uint64_t min_slots)
 {
 	uint64_t n = 64;
 
-	while (n < min_slots)
+	*m = (struct radix_map){ .alloc = alloc, .shift = 64 - 6 };
+	while (n < min_slots) {
 		n *= 2;
-	*m = (struct radix_map){ .alloc = alloc, .mask = n - 1 };
-	m->slots = radix_take(alloc, n * sizeof(uint64_t));
+		m->shift--;
+	}
+	m->mask = n - 1;
+	m->slots = m->shift < 32 ? NULL : radix_take(alloc, n * sizeof(uint64_t));
 	if (!m->slots)
 		return -ENOMEM;
 	memset(m->slots, 0, n * sizeof(uint64_t));
@@ -21,22 +26,23 @@ void radix_map_deinit(struct radix_map *m)
 	*m = (struct radix_map){ 0 };
 }
 
-static void put(struct radix_map *m, uint64_t hash, uint32_t number)
+/* A whole slot word into the first free place from its home on; the upper bits are the hash's. */
+static void put(struct radix_map *m, uint64_t slot)
 {
-	uint64_t at = hash & m->mask;
+	uint64_t at = radix_map_home(m, slot);
 
 	while (m->slots[at])
 		at = (at + 1) & m->mask;
-	m->slots[at] = (hash & ~(uint64_t)UINT32_MAX) | (number + 1u);
+	m->slots[at] = slot;
 }
 
 void radix_map_put(struct radix_map *m, uint64_t hash, uint32_t number)
 {
-	put(m, hash, number);
+	put(m, (hash & UPPER) | (number + 1u));
 	m->n++;
 }
 
-int radix_map_grow(struct radix_map *m, radix_map_hash_fn hash_of, const void *ctx)
+int radix_map_grow(struct radix_map *m)
 {
 	struct radix_map bigger;
 	int r;
@@ -47,10 +53,8 @@ int radix_map_grow(struct radix_map *m, radix_map_hash_fn hash_of, const void *c
 	if (r < 0) /* slower probes are better than a refusal, while there is room */
 		return (m->n + 1) * 16 <= (m->mask + 1) * 15 ? 0 : r;
 	for (uint64_t i = 0; i <= m->mask; i++) {
-		uint32_t number = (uint32_t)m->slots[i] - 1;
-
 		if (m->slots[i])
-			put(&bigger, hash_of(ctx, number), number);
+			put(&bigger, m->slots[i]);
 	}
 	bigger.n = m->n;
 	bigger.mismatch = m->mismatch;
@@ -61,7 +65,7 @@ int radix_map_grow(struct radix_map *m, radix_map_hash_fn hash_of, const void *c
 
 static uint64_t slot_of(const struct radix_map *m, uint64_t hash, uint32_t number)
 {
-	uint64_t at = hash & m->mask;
+	uint64_t at = radix_map_home(m, hash);
 
 	while ((uint32_t)m->slots[at] != number + 1u) {
 		radix_assert(m->slots[at]);
@@ -74,15 +78,14 @@ void radix_map_replace(struct radix_map *m, uint64_t hash, uint32_t from, uint32
 {
 	uint64_t at = slot_of(m, hash, from);
 
-	m->slots[at] = (m->slots[at] & ~(uint64_t)UINT32_MAX) | (to + 1u);
+	m->slots[at] = (m->slots[at] & UPPER) | (to + 1u);
 }
 
 /*
  * Deletion by shifting back: an element behind the hole moves into it unless its home lies
  * cyclically behind the hole, since probing for it would stop there.
  */
-void radix_map_delete(struct radix_map *m, uint64_t hash, uint32_t number,
-		      radix_map_hash_fn hash_of, const void *ctx)
+void radix_map_delete(struct radix_map *m, uint64_t hash, uint32_t number)
 {
 	uint64_t hole = slot_of(m, hash, number);
 	uint64_t at = hole;
@@ -93,7 +96,7 @@ void radix_map_delete(struct radix_map *m, uint64_t hash, uint32_t number,
 		at = (at + 1) & m->mask;
 		if (!m->slots[at])
 			break;
-		home = hash_of(ctx, (uint32_t)m->slots[at] - 1) & m->mask;
+		home = radix_map_home(m, m->slots[at]);
 		if (((at - home) & m->mask) >= ((at - hole) & m->mask)) {
 			m->slots[hole] = m->slots[at];
 			hole = at;

@@ -1,12 +1,12 @@
 /*
  * map.h - open addressing from 64-bit hashes to 32-bit numbers.
  *
- * One word per slot: the hash's upper bits as a tag, and the number + 1.  A hit of the tag is a
- * candidate, never an answer: the caller compares the key itself.  Linear probing, deletion by
- * shifting back (tombstones rot under long churn), so the hash of a stored number must be had
- * again: the caller passes a function for it.
+ * One word per slot: the hash's upper 32 bits and the number + 1.  The uppermost bits say where an
+ * element belongs, so growing and deleting read the table alone and never the objects; all 32 are
+ * compared before a key is.  A match of these bits is a candidate, never an answer: the caller
+ * compares the key itself.  Linear probing; deletion shifts back (tombstones rot under long churn).
  *
- * RADIX_TAG_BITS (8..32) cuts the tag, to let tests see many collisions.
+ * RADIX_TAG_BITS (8..32) cuts what is compared, to let tests see many collisions.
  */
 #pragma once
 
@@ -20,28 +20,32 @@
 
 struct radix_map {
 	uint64_t *slots;
-	uint64_t mask;
+	uint64_t mask;  /* number of slots - 1, at most 2^32 - 1 */
+	uint32_t shift; /* a hash belongs at hash >> shift */
 	uint64_t n;
 	uint64_t mismatch; /* the tag agreed, the key did not: collisions that were caught */
 	const struct radix_alloc *alloc;
 };
 
-typedef uint64_t (*radix_map_hash_fn)(const void *ctx, uint32_t number);
-
 radix_nodiscard int radix_map_init(struct radix_map *m, const struct radix_alloc *alloc,
 				   uint64_t min_slots);
 void radix_map_deinit(struct radix_map *m);
 /* Make room for one more; then radix_map_put cannot fail.  Return: 0, -ENOMEM (unchanged). */
-radix_nodiscard int radix_map_grow(struct radix_map *m, radix_map_hash_fn hash_of, const void *ctx);
+radix_nodiscard int radix_map_grow(struct radix_map *m);
 void radix_map_put(struct radix_map *m, uint64_t hash, uint32_t number);
-void radix_map_delete(struct radix_map *m, uint64_t hash, uint32_t number,
-		      radix_map_hash_fn hash_of, const void *ctx);
+void radix_map_delete(struct radix_map *m, uint64_t hash, uint32_t number);
 /* The slot of `hash` that holds `from` now holds `to`. */
 void radix_map_replace(struct radix_map *m, uint64_t hash, uint32_t from, uint32_t to);
 
+/* Where looking for a hash begins. */
+static inline uint64_t radix_map_home(const struct radix_map *m, uint64_t hash)
+{
+	return hash >> m->shift;
+}
+
 /*
- * Candidates for `hash` one after another: start with *cursor = hash & mask.  False when there are
- * no more.
+ * Candidates for `hash` one after another: start with *cursor = radix_map_home().  False when there
+ * are no more.
  */
 static inline bool radix_map_next(const struct radix_map *m, uint64_t hash, uint64_t *cursor,
 				  uint32_t *ret_number)

@@ -173,10 +173,10 @@ static void look_ahead(struct walk *w, uint64_t chain)
 		chain = radix_chain_next(w->root, chain,
 					 radix_local(w->ix, w->root, key_at(w, w->done + i)));
 		a->chain[i] = chain;
-		__builtin_prefetch(&map->slots[chain & map->mask]);
+		__builtin_prefetch(&map->slots[radix_map_home(map, chain)]);
 	}
 	for (uint32_t i = 0; i < a->n; i++) {
-		uint64_t cursor = a->chain[i] & map->mask;
+		uint64_t cursor = radix_map_home(map, a->chain[i]);
 
 		if (!radix_map_next(map, a->chain[i], &cursor, &nodes[i])) {
 			nodes[i] = RADIX_NONE;
@@ -243,7 +243,7 @@ struct radix_branch radix_branch_at(const struct radix_index *ix, const struct r
 uint32_t radix_child_find(const struct radix_index *ix, const struct radix_branch *b,
 			  uint64_t address, const void *key)
 {
-	uint64_t cursor = address & ix->children.mask;
+	uint64_t cursor = radix_map_home(&ix->children, address);
 	struct radix_geometry g = ix->roots[b->root].g;
 	uint32_t i;
 

@@ -21,11 +21,6 @@ enum {
 	PREFETCH = 8
 };
 
-uint64_t radix_child_hash(const void *ctx, uint32_t node)
-{
-	return radix_node(ctx, node)->address;
-}
-
 static uint32_t *child_list(struct radix_index *ix, struct radix_node *n)
 {
 	if (n->flags & RADIX_NODE_F_ISLAND)
@@ -94,7 +89,7 @@ void radix_island_link(struct radix_index *ix, uint32_t node)
 
 void radix_child_unlink(struct radix_index *ix, uint32_t node)
 {
-	radix_map_delete(&ix->children, radix_node(ix, node)->address, node, radix_child_hash, ix);
+	radix_map_delete(&ix->children, radix_node(ix, node)->address, node);
 	list_remove(ix, node);
 }
 
@@ -169,7 +164,7 @@ int radix_split(struct radix_index *ix, uint32_t node, uint32_t at, uint32_t *re
 	uint32_t upper;
 
 	radix_assert(at > 0 && at < n->n_blocks);
-	if (radix_map_grow(&ix->children, radix_child_hash, ix) < 0 ||
+	if (radix_map_grow(&ix->children) < 0 ||
 	    radix_queue_reserve(&ix->queue, ix->nodes.n_live + 1) < 0)
 		return -ENOMEM;
 	upper = radix_nodes_take(&ix->nodes, n->root);
@@ -284,8 +279,7 @@ void radix_tail_remove(struct radix_index *ix, uint32_t node, uint32_t n_blocks,
 
 		remove_ahead(ix, n, i, to);
 		if (digest)
-			radix_map_delete(&ix->digests, radix_digest_hash(ix, entry), entry,
-					 radix_digest_hash, ix);
+			radix_map_delete(&ix->digests, radix_digest_hash(ix, entry), entry);
 		radix_table_remove(&ix->table, entry);
 		radix_slots_free(&ix->slots, slot);
 	}
