@@ -18,6 +18,7 @@ import queue
 import random
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -53,9 +54,11 @@ class Patch:
 
 def sources():
     """Files of the tree: what git knows and would know; without git, all but build folders."""
-    git = subprocess.run(['git', '-C', ROOT, 'ls-files', '-co', '--exclude-standard', '-z'],
-                         capture_output=True)
-    if git.returncode == 0:
+    top = subprocess.run(['git', '-C', ROOT, 'rev-parse', '--show-toplevel'], capture_output=True,
+                         text=True)
+    if top.returncode == 0 and pathlib.Path(top.stdout.strip()).resolve() == ROOT:
+        git = subprocess.run(['git', '-C', ROOT, 'ls-files', '-co', '--exclude-standard', '-z'],
+                             capture_output=True, check=True)
         names = [n for n in git.stdout.decode().split('\0') if n]
     else:
         names = []
@@ -124,16 +127,18 @@ class Workshop:
     def run(self, test, limit):
         """None when it passes, else what failed first."""
         env = {**os.environ, **test['env']}
-        try:
-            done = subprocess.run(test['cmd'], env=env, cwd=test['workdir'] or self.obj,
-                                  stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-                                  stdin=subprocess.DEVNULL, timeout=limit)
-        except subprocess.TimeoutExpired:
-            return 'does not end'
+        with subprocess.Popen(test['cmd'], env=env, cwd=test['workdir'] or self.obj,
+                              stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                              stdin=subprocess.DEVNULL, start_new_session=True) as done:
+            try:
+                out = done.communicate(timeout=limit)[0].decode(errors='replace')
+            except subprocess.TimeoutExpired:
+                os.killpg(done.pid, signal.SIGKILL)  # with the children that Check forks
+                done.communicate()
+                return 'does not end'
         if done.returncode == 0:
             return None
-        case = re.search(r'^not ok \d+ - [^:\n]*:[^:\n]*:([^:\n]*)',
-                         done.stdout.decode(errors='replace'), re.M)
+        case = re.search(r'^not ok \d+ - [^:\n]*:[^:\n]*:([^:\n]*)', out, re.M)
         return case.group(1) if case else f'exit code {done.returncode}'
 
     def patch(self, patch, *more):

@@ -30,8 +30,9 @@ struct world {
 
 static void number_key(uint8_t *out, uint64_t number)
 {
+	/* Keys begin alike, so that only whole comparisons tell them apart. */
 	memset(out, 0, KEY);
-	memcpy(out, &number, sizeof(number));
+	memcpy(out + KEY - sizeof(number), &number, sizeof(number));
 }
 
 static void world_init(struct world *w, enum radix_key_mode mode)
@@ -134,6 +135,66 @@ START_TEST(digests_no_false_find)
 }
 END_TEST
 
+/* One block of the same key in each of many roots: each finds its own, and none when that is gone. */
+static void many_roots(enum radix_key_mode mode)
+{
+	static struct world w;
+	static uint32_t roots[FIRST], slots[FIRST];
+	struct radix_root_config rc = { .mode = mode,
+					.key_len = KEY,
+					.block_tokens = 4,
+					.token_bytes = mode == RADIX_KEYS_TOKENS ? KEY : 0 };
+	uint8_t key[KEY];
+
+	world_init(&w, mode);
+	number_key(key, 1);
+	for (uint32_t i = 0; i < FIRST; i++) {
+		ck_assert_int_eq(radix_root_new(w.ix, &rc, &roots[i]), 0);
+		ck_assert_uint_eq(bulk_store(w.ix, roots[i], key, 1, KEY, 4, i + 1), 1);
+	}
+	for (uint32_t pass = 0; pass < 2; pass++) {
+		for (uint32_t i = 0; i < FIRST; i++) {
+			bool gone = pass && i % 2;
+			struct radix_place from = radix_place_root(roots[i]), at;
+			struct radix_run run;
+			struct radix_runs runs = { .v = &run, .cap = 1 };
+			struct radix_match m;
+			bool rooted;
+
+			if (mode == RADIX_KEYS_DIGEST &&
+			    radix_find_digest(w.ix, roots[i], key, &at, &rooted) !=
+				    (gone ? RADIX_E_NOTFOUND : 0))
+				ck_abort_msg("pass %u, root %u: found wrongly", pass, i);
+			radix_match(w.ix, &from, key, 1, &runs, &m);
+			if (m.n_blocks != !gone)
+				ck_abort_msg("pass %u, root %u: %u blocks", pass, i, m.n_blocks);
+			if (!pass)
+				slots[i] = run.start;
+			else if (!gone && slots[i] != run.start)
+				ck_abort_msg("root %u: slot %u, was %u", i, run.start, slots[i]);
+			for (uint32_t k = i - radix_min_u32(i, 4); !pass && k < i; k++)
+				if (slots[k] == slots[i])
+					ck_abort_msg("roots %u and %u: one slot", k, i);
+		}
+		for (uint32_t i = 1; !pass && i < FIRST; i += 2)
+			ck_assert_uint_eq(radix_flush_root(w.ix, roots[i], RADIX_REMOVE_FLUSH), 1);
+	}
+	ck_assert_uint_gt(mismatches(&w), 0);
+	world_deinit(&w);
+}
+
+START_TEST(roots_never_meet)
+{
+	many_roots(RADIX_KEYS_TOKENS);
+}
+END_TEST
+
+START_TEST(roots_of_digests_never_meet)
+{
+	many_roots(RADIX_KEYS_DIGEST);
+}
+END_TEST
+
 int main(void)
 {
 	Suite *s = suite_create("tag");
@@ -144,6 +205,8 @@ int main(void)
 	tcase_set_timeout(tc, 60);
 	tcase_add_test(tc, a_million_prompts_no_false_hit);
 	tcase_add_test(tc, digests_no_false_find);
+	tcase_add_test(tc, roots_never_meet);
+	tcase_add_test(tc, roots_of_digests_never_meet);
 	suite_add_tcase(s, tc);
 	sr = srunner_create(s);
 	srunner_run_all(sr, CK_ENV);
