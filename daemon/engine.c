@@ -23,6 +23,7 @@ void prefixd_engine_config_init(struct prefixd_engine_config *config)
 	config->limits.op_id_ns = 60ull * 1000 * 1000 * 1000;
 	config->limits.pending_ns = 10ull * 1000 * 1000 * 1000;
 	config->pool_bytes = 1ull << 30;
+	config->lease_key_bytes = 1ull << 30;
 	config->watches_processes = true;
 	config->version = "";
 }

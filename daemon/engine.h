@@ -51,11 +51,12 @@ struct prefixd_engine_config {
 	const struct prefixd_tenant *tenants; /* copied */
 	uint32_t n_tenants;
 	struct prefixd_limits limits;
-	uint32_t pool_blocks;   /* slots per pool group; 0: as many as pool_bytes allows */
-	uint64_t pool_bytes;    /* total of all groups; 0: no limit but pool_blocks */
-	uint64_t grace_ns;      /* the back end's: quarantine after a process' end */
-	bool watches_processes; /* PROCESS_GONE will come; else SESSION_EOF ends a session */
-	const char *version;    /* for HELLO's reply; kept by pointer */
+	uint32_t pool_blocks;     /* slots per pool group; 0: as many as pool_bytes allows */
+	uint64_t pool_bytes;      /* total of all groups; 0: no limit but pool_blocks */
+	uint64_t lease_key_bytes; /* total of the keys that leases keep */
+	uint64_t grace_ns;        /* the back end's: quarantine after a process' end */
+	bool watches_processes;   /* PROCESS_GONE will come; else SESSION_EOF ends a session */
+	const char *version;      /* for HELLO's reply; kept by pointer */
 };
 
 /* Fills limits and sizes with the defaults of the options table. */

@@ -98,6 +98,7 @@ static void lease_put_away(struct prefixd_engine *e, struct prefixd_lease *l)
 	if (bytes > KEPT_BUFFER || e->spare_bytes + bytes > KEPT_BUFFERS) {
 		radix_give(e->alloc, l->keys, l->keys_cap);
 		radix_give(e->alloc, l->slots, l->slots_cap * sizeof(*l->slots));
+		e->key_bytes -= l->keys_cap;
 		l->keys = NULL;
 		l->slots = NULL;
 		l->keys_cap = 0;
@@ -191,12 +192,16 @@ int prefixd_lease_keys_room(struct prefixd_engine *e, struct prefixd_lease *l, s
 	}
 	while (cap < have + n_bytes)
 		cap *= 2;
+	/* A worker may keep long prompts in many leases; it must not fill the machine by it. */
+	if (e->key_bytes - l->keys_cap + cap > e->config.lease_key_bytes)
+		return -ENOMEM;
 	keys = radix_take(e->alloc, cap);
 	if (!keys)
 		return -ENOMEM;
 	if (have)
 		memcpy(keys, l->keys + l->keys_off, have);
 	radix_give(e->alloc, l->keys, l->keys_cap);
+	e->key_bytes = e->key_bytes - l->keys_cap + cap;
 	l->keys = keys;
 	l->keys_cap = cap;
 	l->keys_off = 0;

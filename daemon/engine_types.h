@@ -263,6 +263,7 @@ struct prefixd_engine {
 	struct radix_list quarantine; /* by due_ns */
 	struct radix_list aging;
 	uint64_t spare_bytes;         /* buffers on the free list */
+	uint64_t key_bytes;           /* key buffers of all leases, those free too */
 	struct radix_list lead_due;   /* leaders by the end of their time */
 	struct radix_list changed;    /* leaders that moved or ended in this step */
 	struct radix_list unled;      /* waiters whose leader is none any more, oldest first */

@@ -624,12 +624,64 @@ START_TEST(revoked_and_forgotten)
 }
 END_TEST
 
+/* Keys of long prompts in many leases: refused in time, whole again when they end. */
+START_TEST(keys_within_bounds)
+{
+	struct proto_open_req o = world_open_req("m");
+	struct scene_place a;
+	struct proto_match_req m = { .has = PROTO_HAS_ALL };
+	struct proto_extend_req x = { .n_tokens = 20000 };
+	struct proto_match_rep rep;
+	uint64_t leases[64];
+	static uint32_t tokens[10000];
+	uint32_t n = 0;
+
+	config.engine.lease_key_bytes = 1u << 20;
+	config.engine.limits.max_keys = 65536;
+	config.engine.limits.max_leases = 64;
+	begin();
+	count(tokens, radix_array_size(tokens));
+	a = scene_place(&w, 100, 1000, &o);
+	m.ns = a.ns.ns;
+	m.keys = (struct proto_span){ tokens, sizeof(tokens) };
+	m.n_tokens = radix_array_size(tokens);
+	for (uint32_t round = 0; round < 3; round++) {
+		int status = PROTO_STATUS_OK;
+
+		for (n = 0; n < radix_array_size(leases); n++) {
+			status = world_match(a.c, &m, &rep);
+			if (status != PROTO_STATUS_OK)
+				break;
+			leases[n] = rep.lease;
+		}
+		ck_assert_int_eq(status, PROTO_STATUS_NO_MEMORY);
+		ck_assert_uint_eq(n, (1u << 20) / (64u << 10)); /* buffers are powers of two */
+		x.lease = leases[0];
+		x.keys = m.keys;
+		ck_assert_int_eq(world_extend(a.c, &x, &rep), PROTO_STATUS_NO_MEMORY);
+		while (n > 0)
+			scene_release(&a, leases[--n], NULL);
+	}
+	world_deinit(&w);
+}
+END_TEST
+
 int main(void)
 {
 	const TTest *const tests[] = {
-		duplicates,  partial_grants, extend_waits, tails,
-		cut_replies, islands,        probe_bits,   probe_is_no_use,
-		shares,      op_ids,         op_id_ring,   revoked_and_forgotten,
+		duplicates,
+		partial_grants,
+		extend_waits,
+		tails,
+		cut_replies,
+		islands,
+		probe_bits,
+		probe_is_no_use,
+		shares,
+		op_ids,
+		op_id_ring,
+		revoked_and_forgotten,
+		keys_within_bounds,
 	};
 	Suite *s = suite_create("leases");
 	TCase *t = tcase_create("leases");
