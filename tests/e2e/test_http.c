@@ -279,6 +279,26 @@ START_TEST(requests_that_are_wrong)
 }
 END_TEST
 
+/*
+ * Requests as long as they may be come in several reads, also on a descriptor whose number the
+ * connection before had: every byte reaches its own request.
+ */
+START_TEST(long_requests_one_after_another)
+{
+	char request[9000];
+	size_t n;
+
+	http_start_tcp();
+	for (size_t i = 0; i < 60; i++) {
+		n = (size_t)snprintf(request, sizeof(request), "GET /healthz HTTP/1.1\r\nX: ");
+		memset(request + n, 'a', 4000 + 60 * i);
+		n += 4000 + 60 * i;
+		snprintf(request + n, sizeof(request) - n, "\r\n\r\n");
+		expect_status(request, 200);
+	}
+}
+END_TEST
+
 /* Half a request and then silence; a byte now and then: over after 5 s, either way. */
 START_TEST(silence_and_dripping_end)
 {
@@ -431,8 +451,9 @@ int main(int argc, char **argv)
 		{ "pages",
 		  TESTS(pages_over_tcp, pages_over_a_unix_socket, other_addresses_are_refused,
 			off_by_default, readyz_tells_of_a_drain, a_refused_reload_shows) },
-		{ "rude", TESTS(requests_that_are_wrong, silence_and_dripping_end,
-				a_crowd_waits_outside, slow_scrapers_hold_nobody_up, noise) },
+		{ "rude", TESTS(requests_that_are_wrong, long_requests_one_after_another,
+				silence_and_dripping_end, a_crowd_waits_outside,
+				slow_scrapers_hold_nobody_up, noise) },
 	};
 
 	return shell_main(cases, radix_array_size(cases), argc > 1 ? argv[1] : NULL);

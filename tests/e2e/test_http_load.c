@@ -71,6 +71,32 @@ static bool random_lease(struct raw *r, uint32_t ns, uint64_t *rng)
 	return false;
 }
 
+/* Two ask for one new prompt, the first computes it, the second finds it by EXTEND. */
+static void take_over(struct raw *first, struct raw *second, uint32_t ns, uint32_t tokens)
+{
+	uint64_t mine = match(first, ns, tokens, 4).lease,
+		 theirs = match(second, ns, tokens, 4).lease;
+	const struct proto_reserve_req reserve = { .lease = mine, .n = 4 };
+	const struct proto_commit_req commit = { .lease = mine, .n = 4 };
+	const struct proto_extend_req extend = { .lease = theirs, .n_tokens = 4 * BLOCK };
+	uint8_t body[64];
+	struct proto_writer w = { .p = body, .cap = sizeof(body) };
+
+	proto_reserve_req_encode(&w, &reserve);
+	ck_assert(raw_call(first, PROTO_OP_RESERVE, body, w.len));
+	ck_assert_uint_eq(first->h.status, PROTO_STATUS_OK);
+	w = (struct proto_writer){ .p = body, .cap = sizeof(body) };
+	proto_commit_req_encode(&w, &commit);
+	ck_assert(raw_call(first, PROTO_OP_COMMIT, body, w.len));
+	ck_assert_uint_eq(first->h.status, PROTO_STATUS_OK);
+	w = (struct proto_writer){ .p = body, .cap = sizeof(body) };
+	proto_extend_req_encode(&w, &extend);
+	ck_assert(raw_call(second, PROTO_OP_EXTEND, body, w.len));
+	ck_assert_uint_eq(second->h.status, PROTO_STATUS_OK);
+	release(first, mine);
+	release(second, theirs);
+}
+
 static void status_agrees(const struct exposition *e)
 {
 	static const struct {
@@ -107,6 +133,8 @@ START_TEST(metrics_add_up)
 		raw_hello(&r[i]);
 		ns[i] = raw_open(&r[i], i == 2 ? "other" : "m", 4096).ns;
 	}
+	take_over(&r[0], &r[1], ns[0], 900000);
+	n_requests += 2;
 	for (int i = 0; i < 3000; i++) {
 		size_t who = test_rng_below(&rng, 3);
 
@@ -132,6 +160,7 @@ START_TEST(metrics_add_up)
 	/* The load was one that tests something. */
 	ck_assert_uint_gt(lost, 10);
 	ck_assert(exposition_get(&e, "prefixd_hit_tokens_total{tier=\"device\"}") > 0);
+	ck_assert(exposition_get(&e, "prefixd_hit_tokens_total{tier=\"pending\"}") == 4 * BLOCK);
 	ck_assert(exposition_get(&e, "prefixd_miss_tokens_total{reason=\"never_seen\"}") > 0);
 	ck_assert(exposition_get(&e, "prefixd_miss_tokens_total{reason=\"no_room\"}") > 0);
 	ck_assert(exposition_sum(&e, "prefixd_evicted_blocks_total") > 0);
