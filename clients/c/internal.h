@@ -13,6 +13,7 @@
  *     namespace.c  OPEN, mappings, slots
  *     prompt.c     MATCH, EXTEND, PROBE, EXPLAIN
  *     write.c      RESERVE, COMMIT, RELEASE, REPORT
+ *     wait.c       WAIT
  */
 #pragma once
 
@@ -180,6 +181,8 @@ int pfx_ready(struct pfx_client *c, struct pfx_namespace *ns);
  * pfx_error() set; or PFX_LOST: the connection broke and was dropped, leases with it.
  */
 int pfx_request(struct pfx_client *c, uint16_t op, const void *msg, struct pfx_frame *ret_frame);
+/* The EVENT that the last request, a WAIT, was promised.  Return: as pfx_request. */
+int pfx_event(struct pfx_client *c, struct pfx_frame *ret_frame);
 /* A reply that does not decode: drops the connection.  Return: PFX_PROTOCOL. */
 int pfx_bad_reply(struct pfx_client *c, uint16_t op, const char *field);
 /* PFX_LOST as the caller sees it: PFX_GONE, and pfx_error() says how it went. */

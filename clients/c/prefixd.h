@@ -8,6 +8,10 @@
  *     pfx_commit     these are filled                      -> others can use them
  *     pfx_release    I am done with all of it
  *
+ * Many workers that are asked the same new thing at once need to compute it only once.  A worker that
+ * wants that sets PFX_MATCH_LEAD in pfx_match and pfx_extend.  While the answer says n_pending,
+ * another worker computes those blocks: pfx_wait, then pfx_extend; else reserve and compute.
+ *
  * Every call blocks at most as long as its deadline says.  In doubt a worker computes: any status
  * but PFX_OK means "go on without", never "retry until it works".  After a restart of the daemon
  * the next call reconnects, says HELLO and reopens the namespaces by itself; leases of the old life
@@ -160,7 +164,8 @@ typedef struct {
 enum {
 	PFX_MATCH_PROMOTE = 1,
 	PFX_MATCH_ISLAND = 2,
-	PFX_MATCH_NO_TAIL = 4
+	PFX_MATCH_NO_TAIL = 4,
+	PFX_MATCH_LEAD = 8 /* what is missing and nobody computes, this lease will: others wait */
 };
 
 /* A prompt, or the part of it that the call is about. */
@@ -201,6 +206,29 @@ PFX_API int pfx_match(pfx_namespace *ns, const pfx_prompt *prompt, pfx_match_res
  * daemon's limits are cut by pfx_match into MATCH and EXTEND by itself. */
 PFX_API int pfx_extend(pfx_namespace *ns, uint64_t lease, const pfx_prompt *more,
 		       pfx_match_result *ret);
+
+enum {
+	PFX_WAIT_READY = 0, /* n more blocks are usable: pfx_extend */
+	PFX_WAIT_LEAD =
+		2, /* nobody computes them: pfx_extend if n is not 0, pfx_reserve, compute */
+	PFX_WAIT_FAILED = 3 /* nobody will: compute without storing */
+};
+
+typedef struct {
+	size_t struct_size;
+	int state;          /* PFX_WAIT_* */
+	uint32_t n;         /* blocks behind the lease's path that are usable now */
+	uint32_t leader_us; /* PFX_WAIT_LEAD: how long others wait for this lease */
+} pfx_wait_result;
+
+/*
+ * Waits, up to the deadline, until the pending blocks of a lease are there or it is this worker's
+ * turn to compute them.  The lease must have nothing reserved (PFX_WRONG_STATE).  PFX_DEADLINE: not
+ * yet; the lease is as before, and in doubt the worker computes.  Whoever was told LEAD, or may
+ * have been when the deadline passed, keeps others waiting until it commits or releases the lease.
+ */
+PFX_API int pfx_wait(pfx_namespace *ns, uint64_t lease, uint32_t deadline_ms, pfx_wait_result *ret);
+PFX_API const char *pfx_wait_state_to_string(int state);
 
 typedef struct {
 	size_t struct_size;

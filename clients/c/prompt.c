@@ -178,8 +178,8 @@ static int take_part(struct walk *k, uint16_t op, const struct pfx_frame *f, uin
 	out->n_device += rep.n_device;
 	out->n_host += rep.n_host;
 	out->n_redis += rep.n_redis;
-	out->n_pending += rep.n_pending;
 	/* Each reply speaks of the whole path so far, so the last one is right about its end. */
+	out->n_pending = rep.n_pending;
 	out->reason = rep.reason;
 	out->advice = rep.advice;
 	out->miss_token = rep.miss_token;

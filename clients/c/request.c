@@ -1,9 +1,9 @@
 /*
  * request.c - one request and its reply.
  *
- * What it guarantees.  Replies are recognised by seq.  One that comes after its call gave up is
- * skipped, and what it gave is given back: a lease is released with the next request, descriptors
- * are closed.  A reply that is not the protocol, or names another life of the daemon, ends the
+ * What it guarantees.  Replies are recognised by seq, and so are EVENTs, which the daemon sends
+ * unasked.  One that comes after its call gave up is skipped, and what it gave is given back: a
+ * lease is released with the next request, descriptors are closed.  A reply that is not the protocol, or names another life of the daemon, ends the
  * connection; nothing of it is believed.
  *
  * What it relies on.  wire.c: a frame interrupted by a deadline goes on at the next call.
@@ -53,6 +53,9 @@ static void encode_body(struct proto_writer *w, uint16_t op, const void *msg)
 		break;
 	case PROTO_OP_QUIESCED:
 		proto_quiesced_req_encode(w, msg);
+		break;
+	case PROTO_OP_WAIT:
+		proto_wait_req_encode(w, msg);
 		break;
 	case PROTO_OP_PING:
 		proto_empty_encode(w, msg);
@@ -246,6 +249,38 @@ static int send_request(struct pfx_client *c, uint16_t op, const void *msg)
 	return r ? broken(c, op, r) : 0;
 }
 
+/*
+ * The frame {op, seq}; what comes before it was for calls that gave up.  An EVENT of an ended wait
+ * has an older seq, like a late reply.  Return: as pfx_request; `asked` names the call.
+ */
+static int receive_frame(struct pfx_client *c, uint16_t asked, uint16_t op, uint64_t seq,
+			 struct pfx_frame *ret_frame)
+{
+	struct pfx_frame f;
+	int r;
+
+	for (;;) {
+		r = pfx_wire_receive(&c->wire, c->call_deadline_ns, &f);
+		if (r)
+			return broken(c, asked, r);
+		if (op != PROTO_OP_HELLO && !proto_id_equal(&f.h.boot, &c->boot)) {
+			c->wire.why = "the reply is of another life of the daemon";
+			return broken(c, asked, PFX_LOST);
+		}
+		if (f.h.seq == seq && f.h.op == op)
+			break;
+		if (f.h.seq >= seq) {
+			c->wire.why = "a reply that was not asked for";
+			return broken(c, asked, PFX_PROTOCOL);
+		}
+		skip_late(c, &f);
+		if (c->wire.fd < 0)
+			return pfx_fail(c, PFX_NO_MEMORY, "no memory to remember a late lease");
+	}
+	*ret_frame = f;
+	return 0;
+}
+
 int pfx_request(struct pfx_client *c, uint16_t op, const void *msg, struct pfx_frame *ret_frame)
 {
 	struct pfx_frame f;
@@ -253,29 +288,18 @@ int pfx_request(struct pfx_client *c, uint16_t op, const void *msg, struct pfx_f
 
 	c->in_doubt = false;
 	r = send_request(c, op, msg);
+	if (r == 0)
+		r = receive_frame(c, op, op, c->seq, &f);
 	if (r)
 		return r;
-	for (;;) {
-		r = pfx_wire_receive(&c->wire, c->call_deadline_ns, &f);
-		if (r)
-			return broken(c, op, r);
-		if (op != PROTO_OP_HELLO && !proto_id_equal(&f.h.boot, &c->boot)) {
-			c->wire.why = "the reply is of another life of the daemon";
-			return broken(c, op, PFX_LOST);
-		}
-		if (f.h.seq == c->seq && f.h.op == op)
-			break;
-		if (f.h.seq >= c->seq) {
-			c->wire.why = "a reply that was not asked for";
-			return broken(c, op, PFX_PROTOCOL);
-		}
-		skip_late(c, &f);
-		if (c->wire.fd < 0)
-			return pfx_fail(c, PFX_NO_MEMORY, "no memory to remember a late lease");
-	}
 	c->in_doubt = false;
 	if (f.h.status != PROTO_STATUS_OK)
 		return take_error(c, &f);
 	*ret_frame = f;
 	return 0;
+}
+
+int pfx_event(struct pfx_client *c, struct pfx_frame *ret_frame)
+{
+	return receive_frame(c, PROTO_OP_WAIT, PROTO_OP_EVENT, c->seq, ret_frame);
 }

@@ -22,6 +22,10 @@ enum replay_key_mode {
 	REPLAY_KEYS_DIGEST,
 	REPLAY_KEYS_TOKENS
 };
+enum replay_flight {
+	REPLAY_FLIGHT_ON,
+	REPLAY_FLIGHT_OFF
+};
 enum replay_verify {
 	REPLAY_VERIFY_ALL,
 	REPLAY_VERIFY_NONE
@@ -44,6 +48,7 @@ struct replay_options {
 	uint64_t block_bytes;
 	uint64_t workers;
 	uint64_t order;
+	uint64_t single_flight;
 	uint64_t key_mode;
 	uint64_t verify;
 	char *model;
@@ -66,3 +71,10 @@ void replay_options_deinit(struct replay_options *options);
 /* Return: 0, or -EINVAL after a message on stderr. */
 int replay_options_parse(struct replay_options *options, int argc, char *const argv[]);
 void replay_options_help(void);
+
+/* Only who runs beside others can wait for them. */
+static inline bool replay_single_flight(const struct replay_options *options)
+{
+	return options->order == REPLAY_ORDER_CONCURRENT &&
+	       options->single_flight == REPLAY_FLIGHT_ON;
+}

@@ -76,6 +76,11 @@ static json_t *report_json(const struct replay_report *report)
 				      (json_int_t)s->hit_redis_tokens));
 	json_object_set_new(all, "token_hit_ratio",
 			    json_real(ratio(hit_tokens(s), s->queried_tokens)));
+	json_object_set_new(
+		all, "token_hit_ratio_with_pending",
+		json_real(ratio(hit_tokens(s) + s->hit_pending_tokens, s->queried_tokens)));
+	json_object_set_new(all, "single_flight",
+			    json_boolean(replay_single_flight(report->options)));
 	json_object_set_new(all, "request_hit_ratio",
 			    json_real(ratio(s->hit_requests, s->requests)));
 	json_object_set_new(
@@ -153,8 +158,15 @@ static void print_hits(const struct replay_report *report, FILE *out)
 			100 * ratio(report->leaf_lru.hit_tokens, report->leaf_lru.queried_tokens));
 	fprintf(out, "\n  requests with a hit   %6.2f %%\n",
 		100 * ratio(s->hit_requests, s->requests));
-	fprintf(out, "  prefill saved         %s of %s tokens\n", grouped(hit_tokens(s), a),
-		grouped(s->queried_tokens, b));
+	fprintf(out, "  prefill saved         %s of %s tokens\n",
+		grouped(hit_tokens(s) + s->hit_pending_tokens, a), grouped(s->queried_tokens, b));
+	if (replay_single_flight(report->options))
+		fprintf(out,
+			"  of these, waited for  %s tokens; %" PRIu64 " waits, %" PRIu64
+			" took the lead, %" PRIu64 " in vain\n",
+			grouped(s->hit_pending_tokens, a),
+			s->waits_ready + s->waits_lead + s->waits_failed, s->waits_lead,
+			s->waits_failed);
 }
 
 static void print_blocks(const struct replay_report *report, FILE *out)

@@ -10,7 +10,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define REPLAY_OPS(X) X(MATCH, match) X(RESERVE, reserve) X(COMMIT, commit) X(RELEASE, release)
+#define REPLAY_OPS(X)       \
+	X(MATCH, match)     \
+	X(WAIT, wait)       \
+	X(RESERVE, reserve) \
+	X(COMMIT, commit)   \
+	X(RELEASE, release)
 
 enum replay_op {
 #define X(sym, name) REPLAY_OP_##sym,
@@ -47,11 +52,15 @@ double replay_latency_at(const struct replay_latency *latency, double p);
 	X(hit_redis_tokens)                                           \
 	X(hit_pending_tokens) /* told by RELEASE; not part of hits */ \
 	X(hit_blocks)         /* with a device slot, told by MATCH */ \
+	X(pending_blocks)     /* found by EXTEND, after a wait */     \
 	X(blocks_committed)                                           \
 	X(blocks_duplicate)                                           \
 	X(blocks_verified)                                            \
 	X(blocks_corrupt)                                             \
 	X(errors)                                                     \
+	X(waits_ready)   /* the blocks came */                        \
+	X(waits_lead)    /* it was this worker's turn */              \
+	X(waits_failed)  /* neither, or not in time */                \
 	X(busy)          /* RESERVE answered BUSY */                  \
 	X(bytes_read)    /* of blocks, to compare them */             \
 	X(bytes_written) /* of blocks */

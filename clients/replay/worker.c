@@ -4,6 +4,7 @@
  * For each of its requests:
  *
  *     MATCH    -> compare every byte of every hit block with f
+ *     WAIT     -> while another worker computes what is missing; EXTEND, and compare again
  *     RESERVE  -> write f into the slots;  COMMIT;  again while fewer were granted than wanted
  *     RELEASE  -> compare the daemon's account of the request with what MATCH said
  *
@@ -167,15 +168,17 @@ static void check_slot(struct worker *w, size_t request, uint32_t position, uint
 	}
 }
 
-/* Return: blocks that the runs name. */
-static uint32_t check_runs(struct worker *w, size_t request, const pfx_match_result *m)
+/* Return: blocks that the runs name; the first is block `from` of the prompt. */
+static uint32_t check_runs(struct worker *w, size_t request, const pfx_match_result *m,
+			   uint32_t from)
 {
 	uint32_t position = 0;
 
 	for (uint32_t i = 0; i < m->n_runs; i++)
 		for (uint32_t k = 0; k < m->runs[i].len && position < m->n_device; k++) {
 			if (w->options->verify == REPLAY_VERIFY_ALL)
-				check_slot(w, request, position, m->runs[i].start + k, m->reuse);
+				check_slot(w, request, from + position, m->runs[i].start + k,
+					   m->reuse);
 			position++;
 		}
 	return position;
@@ -197,6 +200,69 @@ static uint32_t fill_runs(struct worker *w, const pfx_reserve_result *res)
 			n++;
 		}
 	return n;
+}
+
+/* The blocks that became usable behind the first `hit`.  Return: how many; negative: it failed. */
+static int64_t extend(struct worker *w, size_t request, const pfx_prompt *prompt,
+		      pfx_match_result *m, uint32_t hit)
+{
+	pfx_prompt rest = *prompt;
+	uint64_t lease = m->lease;
+	int r;
+
+	rest.keys = NULL;
+	rest.n_keys = 0;
+	r = pfx_extend(w->ns, lease, &rest, m);
+	if (r != PFX_OK) {
+		fail(w, request, "extend", r);
+		return -1;
+	}
+	if (m->n_device > prompt->n_keys - hit || check_runs(w, request, m, hit) != m->n_device) {
+		w->stats->errors++;
+		note(w, "request %zu: extend names other than the %u blocks that it counts",
+		     request, m->n_device);
+		return -1;
+	}
+	w->stats->pending_blocks += m->n_device;
+	return m->n_device;
+}
+
+/*
+ * While others compute what comes next, waits for them.  Return: blocks that are usable in the end;
+ * negative: a call failed.
+ */
+static int64_t wait_for_others(struct worker *w, size_t request, const pfx_prompt *prompt,
+			       pfx_match_result *m)
+{
+	uint32_t hit = m->n_device;
+	bool lead = false;
+
+	while (m->n_pending && !lead) {
+		pfx_wait_result wait = { .struct_size = sizeof(wait) };
+		uint64_t begin = now_ns();
+		int r = pfx_wait(w->ns, m->lease, 0, &wait);
+		int64_t more;
+
+		replay_latency_add(&w->stats->latency[REPLAY_OP_WAIT], now_ns() - begin);
+		if (r == PFX_DEADLINE || (r == PFX_OK && wait.state == PFX_WAIT_FAILED)) {
+			w->stats->waits_failed++;
+			return hit; /* in doubt a worker computes */
+		}
+		if (r != PFX_OK) {
+			fail(w, request, "wait", r);
+			return -1;
+		}
+		lead = wait.state == PFX_WAIT_LEAD;
+		w->stats->waits_lead += lead;
+		w->stats->waits_ready += !lead;
+		if (wait.n == 0)
+			break;
+		more = extend(w, request, prompt, m, hit);
+		if (more < 0)
+			return more;
+		hit += (uint32_t)more;
+	}
+	return hit;
 }
 
 /* Writes what the request needs beyond its hits, as far as there is room. */
@@ -293,9 +359,11 @@ static void serve(struct worker *w, size_t i)
 		.keys = keys,
 		.n_keys = r->n_blocks,
 		.n_tokens = r->input_tokens,
-		.flags = PFX_MATCH_NO_TAIL,
+		.flags = PFX_MATCH_NO_TAIL |
+			 (replay_single_flight(w->options) ? PFX_MATCH_LEAD : 0u),
 	};
-	uint64_t begin, device_tokens;
+	uint64_t begin, device_tokens, lease;
+	int64_t hit;
 	int status;
 
 	/* Made-up keys cover whole blocks, also the last one that the prompt fills in part. */
@@ -314,18 +382,23 @@ static void serve(struct worker *w, size_t i)
 	}
 	make_paths(w, keys, r->n_blocks, m.root);
 	device_tokens = replay_min((uint64_t)m.n_device * w->trace->block_tokens, prompt.n_tokens);
+	lease = m.lease;
 	count_hits(w, r, &m);
 	if (w->job->hits)
 		w->job->hits[i] = m.n_device;
-	if (m.n_device > r->n_blocks || check_runs(w, i, &m) != m.n_device) {
+	if (m.n_device > r->n_blocks || check_runs(w, i, &m, 0) != m.n_device) {
 		w->stats->errors++;
 		note(w, "request %zu: match names other than the %u blocks that it counts", i,
 		     m.n_device);
 	} else {
-		store_rest(w, i, m.lease, m.n_device, r->n_blocks);
+		hit = m.n_device;
+		if (replay_single_flight(w->options))
+			hit = wait_for_others(w, i, &prompt, &m);
+		if (hit >= 0)
+			store_rest(w, i, lease, (uint32_t)hit, r->n_blocks);
 	}
 	begin = now_ns();
-	status = pfx_release(w->ns, m.lease, 0, 0, 0, &rel);
+	status = pfx_release(w->ns, lease, 0, 0, 0, &rel);
 	replay_latency_add(&w->stats->latency[REPLAY_OP_RELEASE], now_ns() - begin);
 	if (status != PFX_OK) {
 		fail(w, i, "release", status);
