@@ -64,7 +64,8 @@ nightly: build ## the long proofs: whole soaks, all seeds, fuzz for ten minutes 
 
 install: build ## programs, library, header, prefixd.pc (PREFIX=DIR, else /usr/local; DESTDIR)
 	@[ -z "$(PREFIX)" ] || meson configure $(BUILD) --prefix="$(abspath $(PREFIX))"
-	@meson install -C $(BUILD)
+	@meson install -C $(BUILD) || { \
+		echo "prefixd: where you may not write use sudo make install, or PREFIX=DIR" >&2; exit 1; }
 	@if [ "$$(id -u)" = 0 ] && [ -z "$(DESTDIR)" ]; then ldconfig; fi
 
 clean:
