@@ -194,7 +194,7 @@ static const struct family families[] = {
 	{ "prefixd_requests_refused_total", COUNTER, .label = "reason",
 	  MANY({ "forbidden", AT(counters.forbidden) },
 	       { "self_test", AT(counters.self_test_failed) }),
-	  .help = "Requests for a tenant that the peer may not name; wrong self-tests of clients." },
+	  .help = "Requests for tenants that the peer may not name; wrong self-tests." },
 	{ "prefixd_request_duration_seconds", HISTOGRAM, .label = "op", TABLE(operations),
 	  .help = "Time that deciding a request took, until its reply was queued." },
 	{ "prefixd_loop_iteration_seconds", HISTOGRAM, ONE(measures.turn),

@@ -1,6 +1,6 @@
 /*
- * http_client.h - a daemon that serves monitors, and requests written byte by byte, so that they can
- * be as wrong as they like.
+ * http_client.h - a daemon that serves monitors, and requests written byte by byte, so that they
+ * can be as wrong as they like.
  *
  * Every call fails the running test when the daemon neither answers nor closes within 20 s.
  */

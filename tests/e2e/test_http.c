@@ -251,7 +251,7 @@ START_TEST(requests_that_are_wrong)
 	expect_header(&a, "Allow: GET\r\n");
 	http_answer_free(&a);
 
-	/* One long header, one long path, many headers, an endless line: refused, none is served. */
+	/* One long header, one long path, many headers, an endless line: none is served. */
 	for (int kind = 0; kind < 4; kind++) {
 		n = (size_t)snprintf(huge, sizeof(huge), "GET /healthz%s",
 				     kind == 1 ? "?" : " HTTP/1.1\r\n");
