@@ -101,7 +101,8 @@ static void check_good(const json_t *json, int status)
 	ck_assert_uint_eq(number(json, "errors"), 0);
 	ck_assert_uint_eq(number(json, "blocks_verified"),
 			  number(json, "hit_blocks") + number(json, "pending_blocks"));
-	ck_assert_uint_eq(number(json, "bytes_read"), number(json, "hit_blocks") * BLOCK_BYTES);
+	ck_assert_uint_eq(number(json, "bytes_read"),
+			  number(json, "blocks_verified") * BLOCK_BYTES);
 }
 
 static uint64_t counter(const json_t *status, const char *name)

@@ -1,58 +1,10 @@
 /*
  * random.c - see random.h; what the workers ask for is in universe.h.
  */
-#include "tests/engine/random.h"
+#include "tests/engine/random_internal.h"
 
 #include <check.h>
 #include <stdio.h>
-
-#include "tests/engine/model.h"
-#include "tests/engine/universe.h"
-
-enum {
-	N_PROCS = 6,
-	PER_PROC = 2,
-	N_SESSIONS = N_PROCS * PER_PROC,
-	N_LEASES = 3,
-};
-
-struct lease {
-	bool used;
-	bool island;
-	uint64_t id;
-	struct universe_prompt p;
-	uint32_t given; /* keys the engine knows, of p.n */
-	uint32_t n_path;
-	int path[UNIVERSE_MAX]; /* blocks of the model */
-	int hold, donor_hold;
-	uint32_t looked;
-	uint32_t n_device, n_pending;
-	uint32_t tail_offer, tail_used, tail_last;
-	uint64_t n_tokens;
-	uint32_t res[UNIVERSE_MAX], n_res;
-	uint32_t own[UNIVERSE_MAX], n_own;
-};
-
-struct session {
-	struct world_client *c;
-	uint32_t ns[UNIVERSE_NS];
-	struct lease leases[N_LEASES];
-	bool orphan;
-};
-
-struct run {
-	struct world w;
-	struct random_config config;
-	struct random_result result;
-	struct model m;
-	struct session sessions[N_SESSIONS];
-	struct {
-		uint64_t due_ns;
-		uint32_t n, pid;
-	} kept[4096]; /* slots of processes that ended */
-	uint32_t n_kept;
-	uint64_t next_op;
-};
 
 static uint32_t below(struct run *r, uint32_t n)
 {
@@ -162,7 +114,8 @@ static void lease_over(struct run *r, struct lease *l, bool keep, uint32_t pid)
 	} else {
 		r->m.n_taken -= n;
 	}
-	l->used = false;
+	l->used = l->f.used = false;
+	flight_over(&l->f);
 }
 
 static void session_over(struct run *r, struct session *s, bool keep)
@@ -179,6 +132,9 @@ static void session_over(struct run *r, struct session *s, bool keep)
 			break;
 		lease_over(r, first, keep, s->c->peer.pid);
 	}
+	flight_settle(&r->flight);
+	s->c->n_events = 0; /* nobody is told any more */
+	random_flight_check(r);
 	s->c = NULL;
 	s->orphan = false;
 }
@@ -230,6 +186,8 @@ static void end_socket(struct run *r, struct session *s)
 	} else {
 		s->orphan = true;
 		r->result.n_orphans++;
+		for (uint32_t i = 0; i < N_LEASES; i++)
+			flight_over(&s->leases[i].f);
 	}
 }
 
@@ -298,8 +256,7 @@ static void hold_path(struct run *r, struct lease *l)
 	l->hold = end_of(l) == MODEL_NOBODY ? MODEL_NOBODY : model_hold(&r->m, end_of(l));
 }
 
-/* How the path goes on, by the model; islands are found by their first key. */
-static uint32_t expect(struct run *r, struct lease *l, int blocks[UNIVERSE_MAX])
+uint32_t random_expect(struct run *r, const struct lease *l, int blocks[UNIVERSE_MAX])
 {
 	int at = end_of(l);
 	uint32_t n = 0;
@@ -347,11 +304,11 @@ static void check_match(struct run *r, struct lease *l, const struct proto_match
 			struct proto_span tail)
 {
 	int blocks[UNIVERSE_MAX];
-	uint32_t n = expect(r, l, blocks);
+	uint32_t n = random_expect(r, l, blocks);
 
 	if (rep->n_device != n)
 		world_fail(&r->w, "%u blocks were found, the model has %u", rep->n_device, n);
-	world_check(&r->w, !rep->more && !rep->n_host && !rep->n_redis && !rep->n_pending);
+	world_check(&r->w, !rep->more && !rep->n_host && !rep->n_redis);
 	for (uint32_t i = 0; i < n; i++) {
 		uint32_t slot = slot_of(r, rep->runs, i);
 
@@ -420,7 +377,7 @@ static void do_match(struct run *r, uint32_t si)
 	m.ns = s->ns[universe_roots[l->p.root].ns];
 	m.tenant = universe_roots[l->p.root].tenant;
 	m.salt = world_text(universe_roots[l->p.root].salt);
-	m.flags = l->island ? PROTO_MATCH_ISLAND : 0;
+	m.flags = (l->island ? PROTO_MATCH_ISLAND : 0u) | (chance(r, 40) ? PROTO_MATCH_LEAD : 0u);
 	m.keys = keys_of(l, 0, l->given, keys);
 	m.tail = tail_of(r, l);
 	m.n_tokens = l->n_tokens = l->given * UNIVERSE_BT + m.tail.n / 4 + below(r, 3);
@@ -431,6 +388,7 @@ static void do_match(struct run *r, uint32_t si)
 	check_match(r, l, &rep, m.tail);
 	l->n_device = l->n_path;
 	l->looked = l->given - l->n_path;
+	random_flight_matched(r, l, &rep, m.flags);
 	maybe_again(r, s->c, keep);
 }
 
@@ -455,7 +413,9 @@ static void do_extend(struct run *r, struct session *s, struct lease *l)
 		l->n_tokens = m.n_tokens;
 	}
 	m.op_id = op_id(r, keep);
+	m.flags = chance(r, 40) ? PROTO_MATCH_LEAD : 0;
 	world_check(&r->w, world_extend(s->c, &m, &rep) == PROTO_STATUS_OK);
+	flight_stop(&l->f);
 	if (l->n_res) {
 		world_check(&r->w, rep.n_device == 0 && rep.tail_tokens == 0);
 	} else {
@@ -465,6 +425,7 @@ static void do_extend(struct run *r, struct session *s, struct lease *l)
 		l->n_device += l->n_path - before - late;
 		l->looked = l->given - l->n_path;
 	}
+	random_flight_matched(r, l, &rep, m.flags);
 	maybe_again(r, s->c, keep);
 }
 
@@ -485,8 +446,12 @@ static void do_reserve(struct run *r, struct session *s, struct lease *l)
 	want = m.n < left ? m.n : left;
 	got = model_reserve(&r->m, want);
 	world_check(&r->w, status == (got ? PROTO_STATUS_OK : PROTO_STATUS_BUSY));
-	if (!got)
+	flight_stop(&l->f);
+	if (!got) {
+		l->f.rest = false;
+		flight_changed(&l->f);
 		return;
+	}
 	world_check(&r->w, rep.n == got && rep.first == l->n_path + l->n_res);
 	for (uint32_t i = 0; i < got; i++) {
 		uint32_t slot = slot_of(r, rep.runs, i);
@@ -494,6 +459,8 @@ static void do_reserve(struct run *r, struct session *s, struct lease *l)
 		world_check(&r->w, !r->m.blocks[slot].used);
 		l->res[l->n_res++] = slot;
 	}
+	random_flight_sync(l);
+	flight_lead(&r->flight, &l->f, l->f.rest && got == want);
 	maybe_again(r, s->c, keep);
 }
 
@@ -565,6 +532,8 @@ static void do_commit(struct run *r, struct session *s, struct lease *l)
 	for (uint32_t i = 0; i < m.n; i++)
 		committed(r, l, slot_of(r, rep.runs, i));
 	hold_path(r, l);
+	random_flight_sync(l);
+	flight_changed(&l->f);
 	l->tail_offer = 0;
 	model_drop(&r->m, l->donor_hold);
 	l->donor_hold = MODEL_NOBODY;
@@ -621,7 +590,7 @@ static void do_probe(struct run *r, uint32_t si)
 	m.keys = keys_of(&l, 0, l.given, keys);
 	m.n_tokens = l.given * UNIVERSE_BT;
 	world_check(&r->w, world_probe(s->c, &m, &rep) == PROTO_STATUS_OK);
-	n = expect(r, &l, blocks);
+	n = random_expect(r, &l, blocks);
 	world_check(&r->w, rep.n_device == n && rep.bitmap.n == (l.given + 7) / 8);
 	for (uint32_t i = 0; i < l.given; i++) {
 		uint32_t bit = ((const uint8_t *)rep.bitmap.p)[i / 8] >> (i % 8) & 1;
@@ -697,6 +666,7 @@ static void one_op(struct run *r)
 	l = &s->leases[below(r, N_LEASES)];
 	if (dice < 10) {
 		world_advance(&r->w, 1 + below(r, 1000000));
+		flight_time(&r->flight, r->w.now_ns);
 		expire_kept(r, 0);
 	} else if (dice < 20 && r->config.kills_permille) {
 		end_socket(r, s);
@@ -710,7 +680,9 @@ static void one_op(struct run *r)
 		do_nonsense(r, s);
 	} else if (!l->used) {
 		do_match(r, si);
-	} else if (dice < 300) {
+	} else if (dice < 200) {
+		random_wait(r, s, l);
+	} else if (dice < 340) {
 		do_extend(r, s, l);
 	} else if (dice < 550) {
 		do_reserve(r, s, l);
@@ -744,6 +716,7 @@ static void check_end(struct run *r)
 	for (uint32_t p = 0; p < N_PROCS; p++)
 		kill_process(r, p);
 	world_advance(&r->w, r->config.grace_ns + 1);
+	flight_time(&r->flight, r->w.now_ns);
 	expire_kept(r, 0);
 	world_stats(&r->w, 0, &st);
 	world_check(&r->w, st.n_pins == 0);
@@ -765,7 +738,7 @@ void random_run(const struct random_config *config, struct random_result *ret)
 	wc.seed = config->seed;
 	wc.engine.pool_blocks = config->n_slots;
 	wc.engine.limits.op_ids = 64; /* so that old ones go */
-	wc.engine.limits.pending_ns = 0;
+	wc.engine.limits.pending_ns = 3000000;
 	wc.engine.grace_ns = config->grace_ns;
 	wc.engine.watches_processes = config->watches_processes;
 	ck_assert_int_eq(world_init(&r.w, &wc), 0);
@@ -773,8 +746,11 @@ void random_run(const struct random_config *config, struct random_result *ret)
 	model_init(&r.m, config->n_slots);
 	for (uint32_t i = 0; i < UNIVERSE_ROOTS; i++)
 		r.m.key_len[i] = universe_key_len(i);
+	random_flight_init(&r);
 	while (r.w.n_steps < config->n_steps) {
 		one_op(&r);
+		flight_settle(&r.flight);
+		random_flight_check(&r);
 		check_members(&r);
 	}
 	check_end(&r);

@@ -22,6 +22,7 @@ struct random_config {
 struct random_result {
 	struct prefixd_counters counters;
 	uint64_t n_steps, n_kills, n_verified_blocks, n_hits, n_replays, n_orphans, n_removed;
+	uint64_t n_waits, n_ready, n_lead, n_deadline, n_late; /* of single flight */
 };
 
 /* Fails the running test at the first difference; else fills in what happened. */

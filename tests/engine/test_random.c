@@ -15,10 +15,12 @@ static void say(const char *name, const struct random_result *res)
 	fprintf(stderr,
 		"%s: %" PRIu64 " steps, %" PRIu64 " kills, %" PRIu64 " orphans, %" PRIu64
 		" hits, %" PRIu64 " blocks read and right, %" PRIu64 " replays, %" PRIu64
-		" removed, %" PRIu64 " duplicates, %" PRIu64 " busy\n",
+		" removed, %" PRIu64 " duplicates, %" PRIu64 " busy, %" PRIu64 " waits: %" PRIu64
+		" ready, %" PRIu64 " lead, %" PRIu64 " deadline, %" PRIu64 " late leaders\n",
 		name, res->n_steps, res->n_kills, res->n_orphans, res->n_hits,
 		res->n_verified_blocks, res->n_replays, res->n_removed,
-		res->counters.duplicate_blocks, res->counters.reserve_busy);
+		res->counters.duplicate_blocks, res->counters.reserve_busy, res->n_waits,
+		res->n_ready, res->n_lead, res->n_deadline, res->n_late);
 }
 
 /* A run that never got anywhere proves nothing. */
@@ -32,6 +34,11 @@ static void check_busy_enough(const struct random_result *res)
 	ck_assert_uint_gt(res->counters.duplicate_blocks, res->n_steps / 1000);
 	ck_assert_uint_gt(res->counters.hit_pending_tokens, 0);
 	ck_assert_uint_gt(res->counters.hit_tail_tokens, 0);
+	ck_assert_uint_gt(res->n_waits, res->n_steps / 1000);
+	ck_assert_uint_eq(res->n_waits, res->counters.waits);
+	ck_assert_uint_eq(res->n_ready, res->counters.waits_ready);
+	ck_assert_uint_eq(res->n_lead, res->counters.waits_lead);
+	ck_assert_uint_eq(res->n_late, res->counters.leaders_late);
 }
 
 START_TEST(kills)
@@ -48,6 +55,10 @@ START_TEST(kills)
 	check_busy_enough(&res);
 	ck_assert_uint_ge(res.n_steps, n_steps);
 	ck_assert_uint_gt(res.n_kills, n_steps / 200);
+	ck_assert_uint_gt(res.n_ready, 0);
+	ck_assert_uint_gt(res.n_lead, 0);
+	ck_assert_uint_gt(res.n_deadline, 0);
+	ck_assert_uint_gt(res.n_late, 0);
 }
 END_TEST
 
