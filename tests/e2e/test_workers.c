@@ -412,6 +412,153 @@ START_TEST(T35_sixteen_clients)
 }
 END_TEST
 
+/* ---- one cold prompt for many ------------------------------------------------------------------- */
+
+enum {
+	HERD_MAX = 64,
+	HERD_BLOCKS = 512, /* 8,192 tokens */
+	HERD_COMMIT = 16
+};
+
+struct herd {
+	volatile uint64_t stored[HERD_MAX], hit[HERD_MAX], waits[HERD_MAX], leads[HERD_MAX];
+	volatile uint64_t bad[HERD_MAX];
+	volatile int n_leaders;
+};
+
+/* Computes what is missing; the first of all who do dies halfway, if one has to. */
+static void herd_compute(struct herd *h, struct worker *w, int me, bool leader_dies)
+{
+	bool doomed_one = leader_dies &&
+			  __atomic_fetch_add(&h->n_leaders, 1, __ATOMIC_SEQ_CST) == 0;
+
+	if (worker_reserve(w) != PFX_OK || w->n_hit + w->n_reserved != HERD_BLOCKS)
+		_exit(2);
+	while (w->n_committed < w->n_reserved) {
+		uint32_t n = w->n_reserved - w->n_committed;
+
+		n = n < HERD_COMMIT ? n : HERD_COMMIT;
+		worker_write(w, w->n_committed, n);
+		if (worker_commit(w, n) != PFX_OK)
+			_exit(3);
+		h->stored[me] = w->blocks_stored;
+		if (doomed_one && w->n_committed >= w->n_reserved / 2)
+			kill(getpid(), SIGKILL);
+	}
+}
+
+/* The life of one of them, in its own process. */
+static void herd_member(struct herd *h, int me, int ready, int go, bool leader_dies)
+{
+	static struct worker w;
+	char byte;
+
+	worker_start(&w, d.socket, (uint64_t)me);
+	worker_prompt(&w, HERD_BLOCKS, 0, 77);
+	w.single_flight = true;
+	if (write(ready, "r", 1) != 1 || read(go, &byte, 1) != 0) /* ends when the parent closes */
+		_exit(1);
+	if (worker_match(&w) != PFX_OK || worker_wait(&w) != PFX_OK)
+		_exit(4);
+	if (w.n_hit < HERD_BLOCKS)
+		herd_compute(h, &w, me, leader_dies);
+	h->hit[me] = w.n_hit;
+	h->waits[me] = w.waits;
+	h->leads[me] = w.leads;
+	h->bad[me] = w.corrupt + w.errors;
+	if (worker_release(&w) != PFX_OK)
+		_exit(5);
+	worker_stop(&w);
+	_exit(0);
+}
+
+/* Everybody is connected, and asks at once.  Returns how many were killed. */
+static int herd_run(struct herd *h, int n, bool leader_dies)
+{
+	int ready[2], go[2], killed = 0;
+	pid_t pids[HERD_MAX];
+	char byte;
+
+	ck_assert_int_eq(pipe(ready), 0);
+	ck_assert_int_eq(pipe(go), 0);
+	for (int i = 0; i < n; i++) {
+		pids[i] = fork();
+		ck_assert_int_ge(pids[i], 0);
+		if (pids[i] == 0) {
+			close(go[1]);
+			herd_member(h, i, ready[1], go[0], leader_dies);
+		}
+	}
+	for (int i = 0; i < n; i++)
+		ck_assert_int_eq(read(ready[0], &byte, 1), 1);
+	close(go[1]);
+	for (int i = 0; i < n; i++) {
+		int status = -1;
+
+		ck_assert_int_eq(waitpid(pids[i], &status, 0), pids[i]);
+		if (WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL)
+			killed++;
+		else
+			ck_assert_msg(status == 0, "worker %d ended with %d", i, status);
+	}
+	close(ready[0]);
+	close(ready[1]);
+	close(go[0]);
+	return killed;
+}
+
+static void herd(int n, bool leader_dies)
+{
+	struct herd *h = mmap(NULL, sizeof(*h), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS,
+			      -1, 0);
+	uint64_t stored = 0, waits = 0;
+	const json_t *counters;
+	json_t *status;
+
+	ck_assert_ptr_ne(h, MAP_FAILED);
+	start("2048");
+	ck_assert_int_eq(herd_run(h, n, leader_dies), leader_dies);
+	for (int i = 0; i < n; i++) {
+		stored += h->stored[i];
+		waits += h->waits[i];
+		ck_assert_uint_eq(h->bad[i], 0);
+	}
+	ck_assert_uint_eq(stored, HERD_BLOCKS);
+	status = ask("{\"op\":\"status\"}");
+	counters = json_object_get(status, "counters");
+	ck_assert_int_eq(number(counters, "committed_blocks"), HERD_BLOCKS);
+	ck_assert_int_eq(number(counters, "duplicate_blocks"), 0);
+	/* Nobody reserved what another one was computing. */
+	ck_assert_int_eq(number(counters, "reserved_blocks"),
+			 leader_dies ? HERD_BLOCKS + HERD_BLOCKS / 2 : HERD_BLOCKS);
+	ck_assert_int_eq(number(counters, "leaders_late"), 0);
+	json_decref(status);
+	ck_assert(settled_within_a_second());
+	fprintf(stderr, "%d workers, one prompt: %llu blocks stored, %llu waits\n", n,
+		(unsigned long long)stored, (unsigned long long)waits);
+	(void)munmap(h, sizeof(*h));
+	stop();
+}
+
+START_TEST(F12_one_prefill_for_eight)
+{
+	herd(8, false);
+	herd(8, true);
+}
+END_TEST
+
+START_TEST(stampede_64)
+{
+	herd(64, false);
+}
+END_TEST
+
+START_TEST(stampede_64_the_leader_dies)
+{
+	herd(64, true);
+}
+END_TEST
+
 int main(int argc, char **argv)
 {
 	const char *which = argc > 1 ? argv[1] : "";
@@ -435,6 +582,12 @@ int main(int argc, char **argv)
 		tcase_add_test(t, T59_two_processes_share_one_block);
 	if (!strcmp(which, "T35"))
 		tcase_add_test(t, T35_sixteen_clients);
+	if (!strcmp(which, "F12"))
+		tcase_add_test(t, F12_one_prefill_for_eight);
+	if (!strcmp(which, "stampede")) {
+		tcase_add_test(t, stampede_64);
+		tcase_add_test(t, stampede_64_the_leader_dies);
+	}
 	suite_add_tcase(s, t);
 	sr = srunner_create(s);
 	srunner_run_all(sr, CK_ENV);

@@ -87,29 +87,66 @@ void worker_prompt(struct worker *w, uint32_t n_blocks, uint32_t stem, uint64_t 
 					      32000);
 }
 
+/* Blocks that came with a result, behind those that were there before. */
+static void take_hits(struct worker *w, const pfx_match_result *m)
+{
+	uint32_t i = w->n_hit;
+
+	w->n_hit += m->n_device;
+	w->n_pending = m->n_pending;
+	for (uint32_t k = 0; k < m->n_runs; k++) {
+		for (uint32_t j = 0; j < m->runs[k].len; j++, i++) {
+			w->blocks_verified++;
+			w->corrupt += !right(w, i, pfx_slot(w->ns, m->runs[k].start + j));
+		}
+	}
+	w->errors += i != w->n_hit;
+}
+
 int worker_match(struct worker *w)
 {
-	pfx_prompt p = {
-		.struct_size = sizeof(p), .salt = "", .keys = w->tokens, .n_keys = w->n_blocks
-	};
+	pfx_prompt p = { .struct_size = sizeof(p),
+			 .salt = "",
+			 .keys = w->tokens,
+			 .n_keys = w->n_blocks,
+			 .flags = w->single_flight ? PFX_MATCH_LEAD : 0 };
 	pfx_match_result m = { .struct_size = sizeof(m) };
 	int r = pfx_match(w->ns, &p, &m);
-	uint32_t i = 0;
 
-	w->n_reserved = w->n_committed = w->n_hit = 0;
+	w->n_reserved = w->n_committed = w->n_hit = w->n_pending = 0;
 	w->lease = 0;
 	if (r != PFX_OK)
 		return r;
 	w->lease = m.lease;
-	w->n_hit = m.n_device;
-	for (uint32_t k = 0; k < m.n_runs; k++) {
-		for (uint32_t j = 0; j < m.runs[k].len; j++, i++) {
-			w->blocks_verified++;
-			w->corrupt += !right(w, i, pfx_slot(w->ns, m.runs[k].start + j));
-		}
-	}
-	w->errors += i != m.n_device;
+	take_hits(w, &m);
 	return r;
+}
+
+int worker_wait(struct worker *w)
+{
+	pfx_prompt none = { .struct_size = sizeof(none),
+			    .salt = "",
+			    .n_tokens = (uint64_t)w->n_blocks * WORKER_BLOCK_TOKENS,
+			    .flags = PFX_MATCH_LEAD };
+	bool lead = false;
+
+	while (w->n_pending && !lead) {
+		pfx_wait_result wait = { .struct_size = sizeof(wait) };
+		pfx_match_result m = { .struct_size = sizeof(m) };
+		int r = pfx_wait(w->ns, w->lease, 0, &wait);
+
+		if (r != PFX_OK)
+			return r;
+		w->waits++;
+		lead = wait.state == PFX_WAIT_LEAD;
+		w->leads += lead;
+		r = pfx_extend(w->ns, w->lease, &none, &m);
+		if (r != PFX_OK)
+			return r;
+		w->errors += m.n_device < wait.n;
+		take_hits(w, &m);
+	}
+	return PFX_OK;
 }
 
 int worker_reserve(struct worker *w)
@@ -162,7 +199,7 @@ static bool ordinary(struct worker *w, int r)
 
 void worker_request(struct worker *w)
 {
-	uint32_t n_blocks = 2 + test_rng_below(&w->rng, WORKER_MAX_BLOCKS - 2), left;
+	uint32_t n_blocks = 2 + test_rng_below(&w->rng, WORKER_SOME_BLOCKS - 2), left;
 	pfx_prompt p = { .struct_size = sizeof(p), .salt = "" };
 	pfx_explain_result why = { .struct_size = sizeof(why) };
 	uint32_t n_device;

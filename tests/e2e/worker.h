@@ -11,7 +11,8 @@
 enum {
 	WORKER_BLOCK_TOKENS = 16,
 	WORKER_BLOCK_BYTES = 512,
-	WORKER_MAX_BLOCKS = 32
+	WORKER_MAX_BLOCKS = 512,
+	WORKER_SOME_BLOCKS = 32 /* at most, in a random request */
 };
 
 struct worker {
@@ -22,11 +23,14 @@ struct worker {
 	uint32_t n_blocks;
 	uint64_t lease;
 	uint32_t n_hit;
+	uint32_t n_pending;                /* behind those, what another worker computes */
+	bool single_flight;                /* lead what nobody computes, and wait for the rest */
 	uint32_t slots[WORKER_MAX_BLOCKS]; /* reserved ones, in path order */
 	uint32_t n_reserved, n_committed;
 	uint64_t left[8]; /* leases that were left lying, to be given back later */
 	uint32_t n_left;
 	/* over its life */
+	uint64_t waits, leads;
 	uint64_t requests, blocks_verified, blocks_stored, corrupt, errors, busy;
 };
 
@@ -38,7 +42,9 @@ void worker_stop(struct worker *w); /* gives back what lies about */
 void worker_prompt(struct worker *w, uint32_t n_blocks, uint32_t stem, uint64_t variant);
 
 /* The steps of one request; each returns the library's status. */
-int worker_match(struct worker *w);   /* and compares every block that was lent */
+int worker_match(struct worker *w); /* and compares every block that was lent */
+/* While others compute what comes next: waits, takes it, compares it. */
+int worker_wait(struct worker *w);
 int worker_reserve(struct worker *w); /* all that is missing */
 void worker_write(struct worker *w, uint32_t from, uint32_t n);
 int worker_commit(struct worker *w, uint32_t n);
