@@ -160,7 +160,7 @@ static void do_match(struct input *in, uint32_t number, struct proto_writer *wr,
 		.tenant = b & 1,
 		.salt = text(b & 2 ? "salt" : ""),
 		.op_id = op_id(in),
-		.flags = more >> 4 & (ns->digest ? PROTO_MATCH_ALL : PROTO_MATCH_NO_TAIL),
+		.flags = more >> 4 & (ns->digest ? 15u : PROTO_MATCH_NO_TAIL | PROTO_MATCH_LEAD),
 		.tail = { tail, ns->digest ? 0 : (b >> 2 & 3) * 4 },
 		.keys = { keys, n * ns->key_len },
 	};
@@ -216,7 +216,8 @@ static void do_lease_op(struct input *in, uint8_t op, struct proto_writer *wr)
 	} else if (op == PROTO_OP_EXTEND) {
 		struct proto_extend_req m = { .op_id = op_id(in),
 					      .lease = id,
-					      .flags = b & PROTO_MATCH_LEAD };
+					      .flags = b >> 4 &
+						       (PROTO_MATCH_NO_TAIL | PROTO_MATCH_LEAD) };
 		uint32_t n = l && !l->lost ? b & 3 : 0;
 
 		for (uint32_t i = 0; i < n; i++)

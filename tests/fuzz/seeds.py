@@ -58,6 +58,10 @@ def release(lease):
     return lease_op(3, lease, 0)
 
 
+def wait(lease):
+    return [0, lease, 201] + STRAIGHT
+
+
 def again(n):
     return frame(15, n)
 
@@ -86,6 +90,10 @@ def sessions():
         event(0, 250) + release(0) + frame(6, 2) + STRAIGHT
     yield [16] + two + store(0, 0, [1, 2, 3]) + match(1, 0, [1], more=4) + again(1) + release(0)
     yield [18] + two + [x for i in range(7) for x in store(0, 0, [i, 1, 2, 3])] + event(3 + 16 * 5)
+    yield [16] + two + match(0, 0, [1, 2, 3], more=0x80) + match(1, 0, [1, 2, 3]) + wait(1) + \
+        reserve(0, 3) + commit(0, 3) + extend(1, []) + release(0) + release(0)
+    yield [16] + two + match(0, 0, [1, 2]) + reserve(0, 2) + match(1, 0, [1, 2]) + wait(1) + \
+        end(0, True) + wait(1) + event(0, 120) + release(0)
     digests = [80] + connect(0) + open_ns(0, 2, 8) + pools() + open_ns(0, 2, 40)
     yield digests + store(0, 0, [1, 2, 3]) + match(0, 0, [4, 5], more=0x20 | 4 | 2, skip=[1, 2]) + \
         reserve(0, 2) + commit(0, 2) + match(0, 0, [1, 2, 4, 5]) + release(0)

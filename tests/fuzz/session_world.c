@@ -24,35 +24,62 @@ static void give(void *ctx, void *p, size_t size)
 
 /* ---- after a step ---------------------------------------------------------------------------- */
 
-/* An EVENT is no reply: it only has to be right in itself.  Returns whether it is one. */
-static bool on_wait_event(struct session_world *w, const struct prefixd_action *a)
+static struct lease *lease_of(struct session_world *w, uint64_t id)
 {
-	struct proto_header h;
-	struct proto_event e;
-	enum proto_status status;
-	const char *bad;
-
-	must(proto_header_decode(a->u.send.bytes, a->u.send.len, w->config.limits.max_frame, &h,
-				 &status) == 0);
-	if (h.op != PROTO_OP_EVENT || h.status != PROTO_STATUS_OK)
-		return false;
-	must(w->sessions[a->session].used && w->sessions[a->session].open);
-	must(proto_event_decode(a->u.send.bytes + PROTO_HEADER_LEN, h.len, &e, &bad) == 0);
-	must(e.state != PROTO_WAIT_WAITING && e.state <= PROTO_WAIT_DEADLINE);
-	return true;
+	for (uint32_t i = 0; i < N_LEASES; i++)
+		if (w->leases[i].used && w->leases[i].id == id)
+			return &w->leases[i];
+	return NULL;
 }
 
-static void on_send(struct session_world *w, const struct prefixd_action *a)
+/* A wait ends once.  Whether it had to end is not known here: its lease may have moved on. */
+static void on_event(struct session_world *w, const struct proto_header *h, const void *body)
+{
+	struct proto_event event;
+	struct lease *l;
+	const char *bad;
+
+	must(proto_event_decode(body, h->len, &event, &bad) == 0);
+	must(event.state != PROTO_WAIT_WAITING && event.state <= PROTO_WAIT_DEADLINE);
+	l = lease_of(w, event.lease);
+	must(l && l->wait_seq == h->seq);
+	l->wait_seq = 0;
+}
+
+static void note_wait(struct session_world *w, const struct session *s)
+{
+	struct proto_wait_rep rep;
+	struct lease *l;
+	const char *bad;
+
+	must(proto_wait_rep_decode(s->body, s->h.len, &rep, &bad) == 0);
+	l = lease_of(w, rep.lease);
+	must(l);
+	l->wait_seq = rep.state == PROTO_WAIT_WAITING ? s->h.seq : 0;
+}
+
+/* Return: false when it was no reply, but an event. */
+static bool on_send(struct session_world *w, const struct prefixd_action *a)
 {
 	struct session *s = &w->sessions[a->session];
+	const uint8_t *body = a->u.send.bytes + PROTO_HEADER_LEN;
 	enum proto_status status;
+	struct proto_header h;
 
 	must(a->session < N_SESSIONS && s->used && s->open);
-	must(proto_header_decode(a->u.send.bytes, a->u.send.len, w->config.limits.max_frame, &s->h,
+	must(proto_header_decode(a->u.send.bytes, a->u.send.len, w->config.limits.max_frame, &h,
 				 &status) == 0);
-	must(s->h.len + PROTO_HEADER_LEN == a->u.send.len);
-	memcpy(s->body, a->u.send.bytes + PROTO_HEADER_LEN, s->h.len);
+	must(h.len + PROTO_HEADER_LEN == a->u.send.len);
+	if (h.op == PROTO_OP_EVENT && h.status == PROTO_STATUS_OK) {
+		on_event(w, &h, body);
+		return false;
+	}
+	s->h = h;
+	memcpy(s->body, body, h.len);
 	s->n_replies++;
+	if (h.op == PROTO_OP_WAIT && h.status == PROTO_STATUS_OK)
+		note_wait(w, s);
+	return true;
 }
 
 static void note_open(struct session_world *w, struct session *s, bool digest)
@@ -116,11 +143,11 @@ void session_world_step(struct session_world *w, struct prefixd_event *event)
 	for (uint32_t i = 0; i < actions.n; i++) {
 		const struct prefixd_action *a = &actions.v[i];
 
-		if (a->type == PREFIXD_ACTION_SEND && on_wait_event(w, a))
-			continue;
 		if (a->type == PREFIXD_ACTION_SEND) {
-			on_send(w, a);
-			if (!in_frame)
+			bool reply = on_send(w, a);
+
+			must(!reply || !in_frame || a->session == event->session);
+			if (reply && !in_frame)
 				on_late_open(w, &w->sessions[a->session]);
 		} else if (a->type == PREFIXD_ACTION_CLOSE) {
 			must(w->sessions[a->session].used);
@@ -145,14 +172,6 @@ void session_world_step(struct session_world *w, struct prefixd_event *event)
 }
 
 /* ---- what a frame that was answered with OK means -------------------------------------------- */
-
-static struct lease *lease_of(struct session_world *w, uint64_t id)
-{
-	for (uint32_t i = 0; i < N_LEASES; i++)
-		if (w->leases[i].used && w->leases[i].id == id)
-			return &w->leases[i];
-	return NULL;
-}
 
 static uint32_t root_of(struct session_world *w, uint32_t ns, uint32_t tenant,
 			struct proto_span salt)
@@ -206,6 +225,7 @@ static void advance(struct session_world *w, struct lease *l, const struct proto
 
 	must(n == rep->n_device && n <= l->n_keys - l->n_path);
 	must(rep->n_host == 0 && rep->n_redis == 0);
+	must(rep->n_pending <= l->n_keys - l->n_path - n);
 	if (l->n_reserved) {
 		must(n == 0);
 		return;

@@ -2,7 +2,7 @@
  * session_world.h - the world around the engine that fuzz_session.c plays with, and what must hold.
  *
  * What must hold after each step: prefixd_engine_verify() is 0; a frame got exactly one reply, of
- * its operation and sequence, or waits for a pool and gets one with it; a match is exactly as long
+ * its operation and sequence, or waits for a pool and gets one with it; an event ends one wait; a match is exactly as long
  * as the model says, and its slots are those of the model; nothing that an active lease holds is
  * gone; slots that are granted hold no block and are nobody else's; a settled lease adds up.  When
  * the world ends all memory has come back.  Whatever does not hold aborts.
@@ -70,7 +70,8 @@ struct lease {
 	int at; /* slot of the last block of its path, or MODEL_NONE */
 	uint32_t reserved[MODEL_SLOTS], n_reserved;
 	uint64_t n_tokens;
-	uint64_t chain; /* where the digests of its maker stand */
+	uint64_t wait_seq; /* of the WAIT that was answered "waiting" last; 0: none */
+	uint64_t chain;    /* where the digests of its maker stand */
 };
 
 struct session_world {
