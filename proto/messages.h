@@ -392,7 +392,7 @@ enum {
 	U32(n_leases) /* orphaned leases that ended */                    \
 	U32(n_slots)  /* quarantined or orphaned slots that became free */
 
-/* What a WAIT comes to.  The reply says one of the first three, EVENT any but WAITING. */
+/* What a WAIT comes to.  The reply says any but DEADLINE, EVENT any but WAITING. */
 #define PROTO_WAIT_STATES(X)                                        \
 	X(0, READY, "ready") /* n more blocks are usable: EXTEND */ \
 	X(1, WAITING, "waiting")                                    \

@@ -193,6 +193,68 @@ START_TEST(refusals)
 }
 END_TEST
 
+static void wait_on(const struct scene_place *at, uint64_t lease, uint32_t deadline_us)
+{
+	struct proto_wait_req m = { .lease = lease, .deadline_us = deadline_us };
+	struct proto_wait_rep rep;
+
+	world_wait(at->c, &m, &rep);
+}
+
+static uint64_t ask(const struct scene_place *at, const struct scene_prompt *p, uint32_t flags)
+{
+	struct proto_match_req m = { .has = PROTO_HAS_ALL,
+				     .ns = at->ns.ns,
+				     .flags = flags,
+				     .n_tokens = p->n_keys * at->ns.block_tokens,
+				     .keys = { p->keys, p->n_keys * at->ns.key_len } };
+	struct proto_match_rep rep;
+
+	world_match(at->c, &m, &rep);
+	return rep.lease;
+}
+
+/* Three ask for the same; the first computes half of it and dies, the second goes on. */
+START_TEST(single_flight)
+{
+	struct proto_open_req o = world_open_req("llama");
+	struct proto_extend_req x = { .flags = PROTO_MATCH_LEAD };
+	struct proto_commit_req c = { .n = 1 };
+	struct proto_commit_rep done;
+	struct proto_match_rep m;
+	struct scene_place at[3];
+	struct scene_prompt p;
+	uint64_t lease[3];
+	uint32_t tokens[24];
+
+	begin(64, 0);
+	for (uint32_t i = 0; i < 24; i++)
+		tokens[i] = i;
+	for (uint32_t i = 0; i < 3; i++) {
+		at[i] = scene_place(&w, 100 + i, 1000, &o);
+		p = scene_tokens(&at[i], tokens, 24);
+		lease[i] = ask(&at[i], &p, PROTO_MATCH_LEAD);
+	}
+	wait_on(&at[1], lease[1], 0);
+	wait_on(&at[2], lease[2], 3000000);
+	reserve_commit(&at[0], lease[0], 6, 3);
+	wait_on(&at[0], lease[0], 0); /* not while others wait for it */
+	world_kill(&w, 100);
+	x.lease = lease[1];
+	world_extend(at[1].c, &x, &m);
+	reserve_commit(&at[1], lease[1], 3, 2);
+	world_advance(&w, 3000000000); /* the third one's patience ends */
+	wait_on(&at[2], lease[2], 0);
+	c.lease = lease[1];
+	world_commit(at[1].c, &c, &done);
+	x.lease = lease[2];
+	world_extend(at[2].c, &x, &m);
+	scene_release(&at[1], lease[1], NULL);
+	scene_release(&at[2], lease[2], NULL);
+	end("single-flight");
+}
+END_TEST
+
 int main(void)
 {
 	Suite *s = suite_create("transcripts");
@@ -200,5 +262,6 @@ int main(void)
 	scene_case(s, "transcripts", two_workers);
 	scene_case(s, "transcripts", death);
 	scene_case(s, "transcripts", refusals);
+	scene_case(s, "transcripts", single_flight);
 	return scene_main(s);
 }
