@@ -180,32 +180,34 @@ START_TEST(an_old_id_names_nothing)
 }
 END_TEST
 
+static uint64_t match_with(const struct scene_place *at, uint8_t id)
+{
+	struct proto_match_req m = {
+		.has = PROTO_HAS_ALL, .ns = at->ns.ns, .n_tokens = 3, .op_id.b[0] = id
+	};
+	struct proto_match_rep rep;
+
+	ck_assert_int_eq(world_match(at->c, &m, &rep), PROTO_STATUS_OK);
+	return rep.lease;
+}
+
 /* Where the oldest answer goes, and only that one, the others are still given. */
 START_TEST(only_the_oldest_answer_goes)
 {
-	struct proto_match_rep rep;
-	struct proto_match_req m;
 	struct scene_place a;
 	uint64_t lease[60];
 
 	config.engine.limits.op_ids = 4;
 	a = begin();
-	m = (struct proto_match_req){ .has = PROTO_HAS_ALL, .ns = a.ns.ns, .n_tokens = 3 };
 	/* Many, so that the place for answers cannot just have grown. */
 	for (uint8_t i = 0; i < radix_array_size(lease); i++) {
-		m.op_id.b[0] = i + 1;
-		ck_assert_int_eq(world_match(a.c, &m, &rep), PROTO_STATUS_OK);
-		lease[i] = rep.lease;
+		lease[i] = match_with(&a, i + 1);
+		for (uint8_t k = i < 3 ? 0 : i - 3; k <= i; k++)
+			ck_assert_uint_eq(match_with(&a, k + 1), lease[k]);
 	}
-	for (uint8_t i = radix_array_size(lease) - 4; i < radix_array_size(lease); i++) {
-		m.op_id.b[0] = i + 1;
-		ck_assert_int_eq(world_match(a.c, &m, &rep), PROTO_STATUS_OK);
-		ck_assert_uint_eq(rep.lease, lease[i]);
-	}
-	ck_assert_uint_eq(world_counters(&w).op_replays, 4);
-	m.op_id.b[0] = radix_array_size(lease) - 4; /* pushed out: a lease of its own */
-	ck_assert_int_eq(world_match(a.c, &m, &rep), PROTO_STATUS_OK);
-	ck_assert_uint_ne(rep.lease, lease[radix_array_size(lease) - 5]);
+	ck_assert_uint_eq(world_counters(&w).lookups, radix_array_size(lease));
+	/* Pushed out: a lease of its own. */
+	ck_assert_uint_ne(match_with(&a, 56), lease[55]);
 	world_deinit(&w);
 }
 END_TEST
@@ -327,6 +329,26 @@ START_TEST(a_prompt_does_not_shrink)
 }
 END_TEST
 
+/* A leader's time is up at its moment, not only once the clock's event has come. */
+START_TEST(late_leaders_are_not_waited_for)
+{
+	struct proto_open_req o = world_open_req("m");
+	struct proto_wait_req m = { 0 };
+	struct proto_wait_rep rep;
+	struct scene_place a = begin(), b = scene_place(&w, 101, 1000, &o);
+
+	must_reserve(&a, match(&a, 16), 4);
+	m.lease = match(&b, 16);
+	ck_assert_int_eq(world_wait(b.c, &m, &rep), PROTO_STATUS_OK);
+	ck_assert_uint_eq(rep.state, PROTO_WAIT_WAITING);
+	m.lease = match(&b, 16);
+	w.now_ns += config.engine.limits.pending_ns; /* no TIMER yet */
+	ck_assert_int_eq(world_wait(b.c, &m, &rep), PROTO_STATUS_OK);
+	ck_assert_uint_eq(rep.state, PROTO_WAIT_LEAD);
+	world_deinit(&w);
+}
+END_TEST
+
 int main(void)
 {
 	Suite *s = suite_create("rules");
@@ -345,6 +367,7 @@ int main(void)
 	tcase_add_test(t, quarantine_ends_by_its_owner);
 	tcase_add_test(t, own_hunger_is_no_limit);
 	tcase_add_test(t, a_prompt_does_not_shrink);
+	tcase_add_test(t, late_leaders_are_not_waited_for);
 	suite_add_tcase(s, t);
 	return scene_main(s);
 }
