@@ -167,6 +167,11 @@ static void client_on_spoke(struct prefixd_conn *conn)
 	c->hello_ev = NULL;
 }
 
+static void client_on_sent(struct prefixd_conn *conn)
+{
+	client_tell(conn->owner, PREFIXD_EVENT_SUBSCRIBER_READY);
+}
+
 static void client_on_ended(struct prefixd_conn *conn, const char *why)
 {
 	struct prefixd_client *c = conn->owner;
@@ -211,6 +216,7 @@ static const struct prefixd_conn_ops client_ops = {
 	.bad = client_on_bad,
 	.ended = client_on_ended,
 	.spoke = client_on_spoke,
+	.sent = client_on_sent,
 };
 
 /* ---- beginning ------------------------------------------------------------------------------- */

@@ -418,6 +418,10 @@ static void conn_flush(struct prefixd_conn *c)
 		}
 		if (c->closing)
 			prefixd_conn_drop(c, c->why);
+		if (c->tell && !c->dead && !c->deaf) {
+			c->tell = false;
+			c->ops->sent(c); /* may queue more: this turn sends it */
+		}
 	}
 	if (!c->dead)
 		conn_settle(c);

@@ -42,6 +42,8 @@ struct prefixd_conn_ops {
 	void (*ended)(struct prefixd_conn *c, const char *why);
 	/* The first frame of the connection was accepted as a header (may be NULL). */
 	void (*spoke)(struct prefixd_conn *c);
+	/* All that was queued is in the socket; once for each time that `tell` was set. */
+	void (*sent)(struct prefixd_conn *c);
 };
 
 /* All connections of a loop: who has work left, who has bytes to send, who is to be closed. */
@@ -88,6 +90,7 @@ struct prefixd_conn {
 	bool deaf;       /* the peer takes no more */
 	bool closing;    /* read no more; close once all is sent */
 	bool dead;       /* close now */
+	bool tell;       /* by the owner, after a send: call `sent` */
 	bool more;       /* whole frames are left in the buffer */
 	bool reading, writing;
 };

@@ -26,6 +26,7 @@ void prefixd_engine_config_init(struct prefixd_engine_config *config)
 	config->lease_key_bytes = 1ull << 30;
 	config->watches_processes = true;
 	config->version = "";
+	config->event_ring = 65536;
 }
 
 /* ---- tenants --------------------------------------------------------------------------------- */
@@ -113,6 +114,7 @@ int prefixd_engine_new(struct prefixd_engine **ret_engine,
 	radix_list_init(&e->lead_due);
 	radix_list_init(&e->changed);
 	radix_list_init(&e->unled);
+	prefixd_events_init(e);
 	measure_replies(e);
 	e->groups_cap = config->limits.max_groups;
 	e->groups = prefixd_take0(a, (e->groups_cap + 1) * sizeof(struct prefixd_group *));
@@ -144,6 +146,7 @@ struct prefixd_engine *prefixd_engine_free(struct prefixd_engine *e)
 		radix_give(a, r, sizeof(*r) + r->salt_len);
 	}
 	prefixd_leases_deinit(e);
+	prefixd_events_deinit(e);
 	for (uint32_t i = 0; i < e->n_groups; i++)
 		if (e->groups[i])
 			prefixd_group_free(e, e->groups[i]);
@@ -180,8 +183,7 @@ static const struct op_rule {
 	[PROTO_OP_PROBE] = { prefixd_op_probe, NULL },
 	[PROTO_OP_EXPLAIN] = { prefixd_op_explain, NULL },
 	[PROTO_OP_REPORT] = { prefixd_op_report, NULL },
-	[PROTO_OP_SUBSCRIBE] = { NULL,
-				 "SUBSCRIBE is not supported by this version; PROBE instead" },
+	[PROTO_OP_SUBSCRIBE] = { prefixd_op_subscribe, NULL },
 	[PROTO_OP_QUIESCED] = { prefixd_op_quiesced, NULL },
 	[PROTO_OP_PING] = { prefixd_op_ping, NULL },
 };
@@ -298,7 +300,7 @@ uint64_t prefixd_engine_deadline(const struct prefixd_engine *e)
 				     max_age);
 	if (e->draining && !e->exited && e->drain_deadline_ns)
 		due = radix_min_u64(due, e->drain_deadline_ns);
-	return due;
+	return radix_min_u64(due, e->events.due_ns);
 }
 
 static void drain_check(struct prefixd_engine *e)
@@ -327,6 +329,7 @@ static void on_evict(struct prefixd_engine *e, struct prefixd_event *event)
 static void on_flush(struct prefixd_engine *e, struct prefixd_event *event)
 {
 	event->ret_n = 0;
+	prefixd_events_mute(e, true);
 	for (uint32_t i = 0; i < e->roots.n; i++) {
 		struct prefixd_root *r = radix_container_of(e->roots.v[i], struct prefixd_root,
 							    item);
@@ -337,6 +340,8 @@ static void on_flush(struct prefixd_engine *e, struct prefixd_event *event)
 		event->ret_n += radix_flush_root(r->ns->group->index, r->index_root,
 						 RADIX_REMOVE_FLUSH);
 	}
+	prefixd_events_mute(e, false);
+	prefixd_events_cleared(e, event->u.admin.ns);
 }
 
 static void on_reload(struct prefixd_engine *e, const struct prefixd_event *event)
@@ -382,6 +387,9 @@ static void session_event(struct prefixd_engine *e, const struct prefixd_event *
 	case PREFIXD_EVENT_PROCESS_GONE:
 		prefixd_session_gone(e, s);
 		break;
+	case PREFIXD_EVENT_SUBSCRIBER_READY:
+		prefixd_events_ready(e, s);
+		break;
 	case PREFIXD_EVENT_SESSION_OPENED:
 	case PREFIXD_EVENT_POOL_READY:
 	case PREFIXD_EVENT_POOL_FAILED:
@@ -409,6 +417,7 @@ struct prefixd_actions prefixd_engine_step(struct prefixd_engine *e, struct pref
 	case PREFIXD_EVENT_FRAME_BAD:
 	case PREFIXD_EVENT_SESSION_EOF:
 	case PREFIXD_EVENT_PROCESS_GONE:
+	case PREFIXD_EVENT_SUBSCRIBER_READY:
 		session_event(e, event);
 		break;
 	case PREFIXD_EVENT_POOL_READY:
@@ -436,6 +445,9 @@ struct prefixd_actions prefixd_engine_step(struct prefixd_engine *e, struct pref
 	}
 	prefixd_pending_settle(e);
 	prefixd_roots_reap(e);
+	if (event->type == PREFIXD_EVENT_TIMER)
+		prefixd_events_send(e); /* last: it takes the room that is left */
+	prefixd_events_settle(e);
 	drain_check(e);
 	return (struct prefixd_actions){ .v = e->actions, .n = e->n_actions };
 }

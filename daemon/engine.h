@@ -57,6 +57,7 @@ struct prefixd_engine_config {
 	uint64_t grace_ns;        /* the back end's: quarantine after a process' end */
 	bool watches_processes;   /* PROCESS_GONE will come; else SESSION_EOF ends a session */
 	const char *version;      /* for HELLO's reply; kept by pointer */
+	uint32_t event_ring;      /* events kept for subscribers; 0: SUBSCRIBE is refused */
 };
 
 /* Fills limits and sizes with the defaults of the options table. */
@@ -76,7 +77,8 @@ void prefixd_engine_config_init(struct prefixd_engine_config *config);
 	X(DRAIN)       /* stop taking work; action EXIT follows when idle or at the deadline */ \
 	X(ADMIN_EVICT) /* evict n blocks of a group; answer in event.ret_* */                   \
 	X(ADMIN_FLUSH) /* empty a namespace, or all */                                          \
-	X(RELOAD)      /* new tenants and limits */
+	X(RELOAD)      /* new tenants and limits */                                             \
+	X(SUBSCRIBER_READY) /* the bytes of a SEND with tell_ready are in the socket */
 
 enum prefixd_event_type {
 #define X(sym) PREFIXD_EVENT_##sym,
@@ -166,6 +168,7 @@ struct prefixd_action {
 			size_t len;
 			bool with_fds; /* pass the group's descriptors along */
 			bool read_only;
+			bool tell_ready; /* SUBSCRIBER_READY once all of it was written */
 		} send;
 		struct {
 			uint32_t n_slots;
@@ -242,6 +245,9 @@ uint64_t prefixd_engine_deadline(const struct prefixd_engine *engine);
 	X(forbidden, "requests for a tenant that the peer may not name")               \
 	X(sessions_opened, "sessions begun")                                           \
 	X(sessions_orphaned, "sockets that ended before their process")                \
+	X(events_emitted, "events sent to subscribers")                                \
+	X(events_dropped, "events that subscribers were too slow or too late for")     \
+	X(resyncs, "subscribers told that they lost events")                           \
 	X(bytes_copied, "payload bytes that the daemon copied")
 
 struct prefixd_counters {

@@ -645,5 +645,6 @@ void prefixd_pool_ready(struct prefixd_engine *e, const struct prefixd_event *ev
 	g->pool_len = event->u.pool.pool_len;
 	g->n_fds = event->u.pool.n_fds;
 	g->state = PREFIXD_GROUP_READY;
+	prefixd_events_attach(e, g);
 	answer_waiting(e, g, PROTO_STATUS_OK, NULL);
 }

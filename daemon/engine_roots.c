@@ -194,6 +194,8 @@ static int root_make(struct prefixd_engine *e, const struct prefixd_root_name *n
 		return -ENOMEM;
 	config.user = (uint64_t)(uintptr_t)r;
 	radix_list_init(&r->leaders);
+	prefixd_root_id(e, name, &r->id);
+	memcpy(config.name, r->id.b, sizeof(config.name));
 	if (radix_root_new(ns->group->index, &config, &r->index_root) < 0) {
 		radix_give(e->alloc, r, sizeof(*r) + name->salt.n);
 		return -ENOMEM;
@@ -204,7 +206,6 @@ static int root_make(struct prefixd_engine *e, const struct prefixd_root_name *n
 	r->salt_len = (uint8_t)name->salt.n;
 	if (r->salt_len)
 		memcpy(r->salt, name->salt.p, r->salt_len);
-	prefixd_root_id(e, name, &r->id);
 	prefixd_set_add(&e->roots, &r->item, hash);
 	ns->refs++;
 	ns->n_roots++;

@@ -53,6 +53,7 @@ void prefixd_session_opened(struct prefixd_engine *e, uint32_t number,
 void prefixd_session_free(struct prefixd_engine *e, struct prefixd_session *s)
 {
 	prefixd_waiting_drop(e, s);
+	prefixd_events_leave(e, s);
 	for (uint32_t i = 0; i < s->n_ns; i++) {
 		s->ns[i]->n_sessions--;
 		prefixd_namespace_unref(e, s->ns[i]);
@@ -90,6 +91,7 @@ void prefixd_session_eof(struct prefixd_engine *e, struct prefixd_session *s)
 		return;
 	}
 	prefixd_waiting_drop(e, s);
+	prefixd_events_leave(e, s);
 	radix_list_foreach(it, &s->leases) {
 		struct prefixd_lease *l = radix_list_entry(it, struct prefixd_lease, link);
 

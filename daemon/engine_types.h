@@ -10,6 +10,7 @@
 #pragma once
 
 #include "daemon/engine.h"
+#include "daemon/engine_events.h"
 #include "proto/codec.h"
 
 struct prefixd_session;
@@ -72,6 +73,7 @@ struct prefixd_namespace {
 	uint32_t refs; /* sessions that opened it, OPENs that wait, roots */
 	uint32_t n_sessions;
 	uint32_t n_roots;
+	uint64_t n_clears; /* how often it was flushed */
 	struct prefixd_group *group;
 	uint8_t digest[32];
 	uint8_t family[32]; /* the same without the seed probe */
@@ -152,6 +154,7 @@ struct prefixd_session {
 	uint32_t n_ns;
 	uint32_t ns_cap;
 	struct prefixd_ops ops;
+	struct prefixd_subscriber *subscriber; /* NULL: it has not subscribed */
 	uint32_t ttft_us, tpot_us, input_tokens, running, waiting;
 };
 
@@ -276,6 +279,7 @@ struct prefixd_engine {
 	bool exited;
 	uint64_t drain_deadline_ns;
 	struct prefixd_counters counters;
+	struct prefixd_events events;
 
 	/* this step's output */
 	uint8_t *out;

@@ -247,12 +247,13 @@ static bool check_counters(struct check *c)
 	return true;
 }
 
-/* 12, 13: budget, times. */
+/* 12, 13, 17: budget, times, subscribers. */
 static bool check_rest(struct check *c)
 {
 	const struct prefixd_engine *e = c->e;
 	uint64_t used = 0, last = 0;
 	struct radix_list *it;
+	const char *events;
 
 	for (uint32_t i = 0; i < e->n_groups; i++)
 		used += e->groups[i] ? e->groups[i]->budget : 0;
@@ -266,7 +267,8 @@ static bool check_rest(struct check *c)
 			return broken(c, 13, "the quarantine is out of order at lease %u", l->idx);
 		last = l->due_ns;
 	}
-	return true;
+	events = prefixd_events_verify(e);
+	return events ? broken(c, 17, "%s", events) : true;
 }
 
 int prefixd_engine_verify(const struct prefixd_engine *e, char *why, size_t why_len)

@@ -160,6 +160,13 @@ static const struct family families[] = {
 	  .help = "Memory that the deciding part of the daemon holds, the index included." },
 	{ "prefixd_key_mismatches_total", COUNTER, ONE(collisions),
 	  .help = "Lookups whose address agreed and whose key did not; each was caught." },
+	/* ---- subscribers ---- */
+	{ "prefixd_events_emitted_total", COUNTER, ONE(counters.events_emitted),
+	  .help = "Events sent to subscribers." },
+	{ "prefixd_events_dropped_total", COUNTER, ONE(counters.events_dropped),
+	  .help = "Events that subscribers were too slow or too late for." },
+	{ "prefixd_resyncs_total", COUNTER, ONE(counters.resyncs),
+	  .help = "Times that a subscriber was told that it lost events." },
 	/* ---- sessions and leases ---- */
 	{ "prefixd_sessions", GAUGE, .label = "state",
 	  MANY({ "connected", AT(sessions_connected) }, { "orphaned", AT(sessions_orphaned) }),

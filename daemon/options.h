@@ -107,6 +107,10 @@ enum {
 	X(max_pins_share, uint64_t, "max-pins-share", "limits", PREFIXD_COUNT, "0", 0, 100,        \
 	  PREFIXD_OPT_RELOAD, "PERCENT",                                                           \
 	  "share of a pool that one session may hold while others ask; 0: no limit")               \
+	X(event_ring, uint64_t, "event-ring", "limits", PREFIXD_COUNT, "65536", 0, 1u << 24, 0,    \
+	  "N",                                                                                     \
+	  "events kept for subscribers, taken with the first of them; who falls further behind "   \
+	  "is told to begin anew; 0: none may subscribe")                                          \
 	X(hello_timeout, uint64_t, "hello-timeout", "limits", PREFIXD_TIME, "5s", 1000000,         \
 	  3600ull * 1000000000u, PREFIXD_OPT_RELOAD, "TIME",                                       \
 	  "how long a new connection may stay silent")                                             \

@@ -102,6 +102,7 @@ static void act_send(struct prefixd_server *s, const struct prefixd_action *a)
 	if (a->u.send.with_fds)
 		n_fds = prefixd_pools_fds(&s->pools, a->group, a->u.send.read_only, fds);
 	prefixd_conn_send(&c->conn, a->u.send.bytes, a->u.send.len, fds, n_fds);
+	c->conn.tell |= a->u.send.tell_ready;
 }
 
 static void act_close(struct prefixd_server *s, const struct prefixd_action *a)
@@ -349,6 +350,7 @@ static int engine_start(struct prefixd_server *s, char *why, size_t why_len)
 	config.grace_ns = s->pools.gpu->ops->grace_ns;
 	config.watches_processes = true; /* where a process cannot be, its end is its socket's */
 	config.version = "prefixd " PREFIXD_VERSION_TEXT;
+	config.event_ring = (uint32_t)o->event_ring;
 	r = prefixd_random(config.secret, sizeof(config.secret));
 	if (r < 0) {
 		snprintf(why, why_len, "no random bytes: %s", strerror(-r));

@@ -263,3 +263,32 @@ static inline int finish(struct proto_reader *r, const char **ret_bad_field)
 	}
 PROTO_BODIES(X)
 #undef X
+
+/* ---- CHANGES' events ------------------------------------------------------------------------- */
+
+void proto_change_append(struct proto_writer *w, const struct proto_change *change)
+{
+	size_t start = w->len;
+	uint16_t n = 0;
+
+	put(w, &n, sizeof(n));
+	proto_change_encode(w, change);
+	n = (uint16_t)(w->len - start - sizeof(n)); /* two digests and some integers: it fits */
+	if (proto_writer_ok(w))
+		memcpy(w->p + start, &n, sizeof(n));
+}
+
+int proto_change_next(struct proto_span *rest, struct proto_change *ret_change)
+{
+	struct proto_reader r = { rest->p, rest->n, NULL };
+	struct proto_span body;
+	const char *bad;
+
+	if (!rest->n)
+		return PROTO_E_SHORT;
+	body = get_span(&r, "events", 2, UINT16_MAX, 1);
+	if (r.bad_field || proto_change_decode(body.p, body.n, ret_change, &bad))
+		return PROTO_E_BAD;
+	*rest = (struct proto_span){ r.p, r.left };
+	return 0;
+}

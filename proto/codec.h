@@ -90,6 +90,13 @@ static inline struct radix_run proto_run_at(struct proto_span runs, uint32_t i)
 void proto_tenant_encode(struct proto_writer *w, uint32_t id, struct proto_span name);
 bool proto_tenant_next(struct proto_span *rest, uint32_t *ret_id, struct proto_span *ret_name);
 
+/*
+ * CHANGES' events: append one; take the next off `rest`.  Return: 0; PROTO_E_SHORT: none is left;
+ * PROTO_E_BAD: what follows is no event, and nothing more can be taken.
+ */
+void proto_change_append(struct proto_writer *w, const struct proto_change *change);
+radix_nodiscard int proto_change_next(struct proto_span *rest, struct proto_change *ret_change);
+
 /* Header and body as one line, like proto_NAME_print; `reply` says which way it went. */
 size_t proto_frame_print(const struct proto_header *h, const void *body, bool reply, char *out,
 			 size_t out_len);
@@ -100,6 +107,8 @@ const char *proto_status_to_string(uint16_t status);
 const char *proto_status_cure(uint16_t status);
 const char *proto_reason_to_string(uint8_t reason);
 const char *proto_tier_to_string(uint8_t tier);
+const char *proto_change_to_string(uint8_t kind);
+const char *proto_removal_to_string(uint8_t reason);
 const char *proto_wait_state_to_string(uint8_t state);
 
 /*

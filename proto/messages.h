@@ -16,6 +16,7 @@
  */
 #pragma once
 
+#include "proto/changes.h"
 #include "radix/base.h"
 
 #define PROTO_MAGIC             0x44584650u /* "PFXD" on the wire */
@@ -63,6 +64,7 @@ struct proto_header {
 	X(14, QUIESCED, quiesced)                                         \
 	X(15, PING, ping)                                                 \
 	X(16, EVENT, event) /* the daemon's alone: what a WAIT came to */ \
+	X(17, CHANGES, changes)                                           \
 	X(32, ADMIN, admin) /* on the admin socket only */
 
 /* status code, name, what the worker does */
@@ -423,50 +425,56 @@ enum proto_wait_state {
 #define PROTO_ADMIN_FIELDS(U8, U16, U32, U64, ID, STR, BLOB, RUNS) BLOB(json, PROTO_MAX_FRAME_LIMIT)
 
 /* name of the struct and functions, table of its fields */
-#define PROTO_BODIES(X)                            \
-	X(error, PROTO_ERROR_FIELDS)               \
-	X(hello_req, PROTO_HELLO_REQ_FIELDS)       \
-	X(hello_rep, PROTO_HELLO_REP_FIELDS)       \
-	X(open_req, PROTO_OPEN_REQ_FIELDS)         \
-	X(open_rep, PROTO_OPEN_REP_FIELDS)         \
-	X(match_req, PROTO_MATCH_REQ_FIELDS)       \
-	X(match_rep, PROTO_MATCH_REP_FIELDS)       \
-	X(extend_req, PROTO_EXTEND_REQ_FIELDS)     \
-	X(reserve_req, PROTO_RESERVE_REQ_FIELDS)   \
-	X(reserve_rep, PROTO_RESERVE_REP_FIELDS)   \
-	X(commit_req, PROTO_COMMIT_REQ_FIELDS)     \
-	X(commit_rep, PROTO_COMMIT_REP_FIELDS)     \
-	X(release_req, PROTO_RELEASE_REQ_FIELDS)   \
-	X(release_rep, PROTO_RELEASE_REP_FIELDS)   \
-	X(probe_req, PROTO_PROBE_REQ_FIELDS)       \
-	X(probe_rep, PROTO_PROBE_REP_FIELDS)       \
-	X(explain_req, PROTO_EXPLAIN_REQ_FIELDS)   \
-	X(explain_rep, PROTO_EXPLAIN_REP_FIELDS)   \
-	X(report_req, PROTO_REPORT_REQ_FIELDS)     \
-	X(quiesced_req, PROTO_QUIESCED_REQ_FIELDS) \
-	X(quiesced_rep, PROTO_QUIESCED_REP_FIELDS) \
-	X(wait_req, PROTO_WAIT_REQ_FIELDS)         \
-	X(wait_rep, PROTO_WAIT_REP_FIELDS)         \
-	X(event, PROTO_EVENT_FIELDS)               \
-	X(empty, PROTO_EMPTY_FIELDS)               \
+#define PROTO_BODIES(X)                              \
+	X(error, PROTO_ERROR_FIELDS)                 \
+	X(hello_req, PROTO_HELLO_REQ_FIELDS)         \
+	X(hello_rep, PROTO_HELLO_REP_FIELDS)         \
+	X(open_req, PROTO_OPEN_REQ_FIELDS)           \
+	X(open_rep, PROTO_OPEN_REP_FIELDS)           \
+	X(match_req, PROTO_MATCH_REQ_FIELDS)         \
+	X(match_rep, PROTO_MATCH_REP_FIELDS)         \
+	X(extend_req, PROTO_EXTEND_REQ_FIELDS)       \
+	X(reserve_req, PROTO_RESERVE_REQ_FIELDS)     \
+	X(reserve_rep, PROTO_RESERVE_REP_FIELDS)     \
+	X(commit_req, PROTO_COMMIT_REQ_FIELDS)       \
+	X(commit_rep, PROTO_COMMIT_REP_FIELDS)       \
+	X(release_req, PROTO_RELEASE_REQ_FIELDS)     \
+	X(release_rep, PROTO_RELEASE_REP_FIELDS)     \
+	X(probe_req, PROTO_PROBE_REQ_FIELDS)         \
+	X(probe_rep, PROTO_PROBE_REP_FIELDS)         \
+	X(explain_req, PROTO_EXPLAIN_REQ_FIELDS)     \
+	X(explain_rep, PROTO_EXPLAIN_REP_FIELDS)     \
+	X(report_req, PROTO_REPORT_REQ_FIELDS)       \
+	X(quiesced_req, PROTO_QUIESCED_REQ_FIELDS)   \
+	X(quiesced_rep, PROTO_QUIESCED_REP_FIELDS)   \
+	X(wait_req, PROTO_WAIT_REQ_FIELDS)           \
+	X(wait_rep, PROTO_WAIT_REP_FIELDS)           \
+	X(event, PROTO_EVENT_FIELDS)                 \
+	X(subscribe_req, PROTO_SUBSCRIBE_REQ_FIELDS) \
+	X(subscribe_rep, PROTO_SUBSCRIBE_REP_FIELDS) \
+	X(change, PROTO_CHANGE_FIELDS)               \
+	X(changes, PROTO_CHANGES_FIELDS)             \
+	X(empty, PROTO_EMPTY_FIELDS)                 \
 	X(admin, PROTO_ADMIN_FIELDS)
 
-/* operation, body of its request, body of its reply.  PREFETCH, SUBSCRIBE have none yet. */
-#define PROTO_FRAMES(X)                         \
-	X(HELLO, hello_req, hello_rep)          \
-	X(OPEN, open_req, open_rep)             \
-	X(MATCH, match_req, match_rep)          \
-	X(EXTEND, extend_req, match_rep)        \
-	X(RESERVE, reserve_req, reserve_rep)    \
-	X(COMMIT, commit_req, commit_rep)       \
-	X(RELEASE, release_req, release_rep)    \
-	X(PROBE, probe_req, probe_rep)          \
-	X(EXPLAIN, explain_req, explain_rep)    \
-	X(REPORT, report_req, empty)            \
-	X(QUIESCED, quiesced_req, quiesced_rep) \
-	X(WAIT, wait_req, wait_rep)             \
-	X(EVENT, event, event)                  \
-	X(PING, empty, empty)                   \
+/* operation, body of its request, body of its reply.  PREFETCH has none yet. */
+#define PROTO_FRAMES(X)                                  \
+	X(HELLO, hello_req, hello_rep)                   \
+	X(OPEN, open_req, open_rep)                      \
+	X(MATCH, match_req, match_rep)                   \
+	X(EXTEND, extend_req, match_rep)                 \
+	X(RESERVE, reserve_req, reserve_rep)             \
+	X(COMMIT, commit_req, commit_rep)                \
+	X(RELEASE, release_req, release_rep)             \
+	X(PROBE, probe_req, probe_rep)                   \
+	X(EXPLAIN, explain_req, explain_rep)             \
+	X(REPORT, report_req, empty)                     \
+	X(QUIESCED, quiesced_req, quiesced_rep)          \
+	X(WAIT, wait_req, wait_rep)                      \
+	X(EVENT, event, event)                           \
+	X(SUBSCRIBE, subscribe_req, subscribe_rep)       \
+	X(CHANGES, empty, changes) /* never a request */ \
+	X(PING, empty, empty)                            \
 	X(ADMIN, admin, admin)
 
 #define PROTO_F_U8(name)        uint8_t name;

@@ -81,3 +81,29 @@ const char *proto_tier_to_string(uint8_t tier)
 		return "?";
 	}
 }
+
+const char *proto_change_to_string(uint8_t kind)
+{
+	switch (kind) {
+#define X(code, sym, text) \
+	case code:         \
+		return text;
+		PROTO_CHANGES(X)
+#undef X
+	default:
+		return "?";
+	}
+}
+
+const char *proto_removal_to_string(uint8_t reason)
+{
+	switch (reason) {
+#define X(code, sym, text) \
+	case code:         \
+		return text;
+		PROTO_REMOVALS(X)
+#undef X
+	default:
+		return "?";
+	}
+}

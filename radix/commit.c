@@ -213,6 +213,8 @@ static void publish(struct radix_index *ix, struct radix_pin *pin, uint32_t node
 		radix_leaf_queue(ix, node);
 	ix->roots[n->root].n_blocks++;
 	ix->stored_total++;
+	if (radix_unlikely(ix->log))
+		radix_log_stored(ix, entry, pin->at.depth);
 	to.node = node;
 	to.idx = n->n_blocks;
 	to.depth++;

@@ -6,6 +6,7 @@
 #include "radix/edge.h"
 #include "radix/hash.h"
 #include "radix/index.h"
+#include "radix/log.h"
 #include "radix/map.h"
 #include "radix/nodes.h"
 #include "radix/queue.h"
@@ -53,6 +54,8 @@ struct radix_index {
 	uint64_t removed_total;
 	uint64_t stored_total;
 	uint64_t duplicate_total;
+	struct radix_log *log; /* NULL: nobody listens */
+	uint32_t log_tag;
 	bool no_merge; /* while a traversal relies on edges staying where they are */
 };
 
@@ -124,6 +127,11 @@ static inline uint32_t radix_entry_at(const struct radix_index *ix, const struct
 {
 	return ix->slots.entry[*radix_edge_ref(n, ix->roots[n->root].g, i)];
 }
+
+/* Records in ix->log, which must be there. */
+void radix_log_stored(const struct radix_index *ix, uint32_t entry, uint32_t position);
+void radix_log_removed(const struct radix_index *ix, uint32_t entry,
+		       enum radix_remove_reason reason);
 
 /* After an edge's blocks [from, n_blocks) moved: digest mode's places follow. */
 void radix_where_update(struct radix_index *ix, uint32_t node, uint32_t from);

@@ -280,6 +280,8 @@ void radix_tail_remove(struct radix_index *ix, uint32_t node, uint32_t n_blocks,
 		remove_ahead(ix, n, i, to);
 		if (digest)
 			radix_map_delete(&ix->digests, radix_digest_hash(ix, entry), entry);
+		if (radix_unlikely(ix->log))
+			radix_log_removed(ix, entry, reason);
 		radix_table_remove(&ix->table, entry);
 		radix_slots_free(&ix->slots, slot);
 	}

@@ -107,6 +107,7 @@ static uint32_t body_of(const struct bed *b, uint16_t op, uint8_t *out, uint32_t
 	struct proto_probe_req probe = { .has = PROTO_HAS_ALL, .ns = b->ns.ns };
 	struct proto_explain_req explain = { .has = PROTO_HAS_ALL, .ns = b->ns.ns };
 	struct proto_report_req report = { .ns = b->ns.ns };
+	struct proto_subscribe_req subscribe = { .ns = b->ns.ns };
 	struct proto_quiesced_req quiesced = { .instance = b->c->instance };
 	struct proto_wait_req wait = { .lease = b->lease };
 
@@ -125,6 +126,7 @@ static uint32_t body_of(const struct bed *b, uint16_t op, uint8_t *out, uint32_t
 		CASE(PROBE, probe, probe_req)
 		CASE(EXPLAIN, explain, explain_req)
 		CASE(REPORT, report, report_req)
+		CASE(SUBSCRIBE, subscribe, subscribe_req)
 		CASE(QUIESCED, quiesced, quiesced_req)
 		CASE(WAIT, wait, wait_req)
 #undef CASE
@@ -135,8 +137,8 @@ static uint32_t body_of(const struct bed *b, uint16_t op, uint8_t *out, uint32_t
 	return (uint32_t)wr.len;
 }
 
-static const uint16_t ops[] = { 0,  1,  2,  3,  4,  5,  6,  7,  8,  9,    10,
-				11, 12, 13, 14, 15, 16, 31, 32, 33, 65535 };
+static const uint16_t ops[] = { 0,  1,  2,  3,  4,  5,  6,  7,  8,  9,  10,
+				11, 12, 13, 14, 15, 16, 17, 31, 32, 33, 65535 };
 
 /* What a right body of this operation is answered in this state. */
 static int wanted(enum state state, uint16_t op)
@@ -177,12 +179,13 @@ static int wanted(enum state state, uint16_t op)
 			return PROTO_STATUS_WRONG_STATE;
 		break;
 	case PROTO_OP_PREFETCH:
-	case PROTO_OP_SUBSCRIBE:
 		return PROTO_STATUS_UNSUPPORTED;
+	case PROTO_OP_SUBSCRIBE:
 	case PROTO_OP_QUIESCED:
 	case PROTO_OP_PING:
 		return PROTO_STATUS_OK;
-	case PROTO_OP_EVENT: /* the daemon's own */
+	case PROTO_OP_EVENT:   /* the daemon's own */
+	case PROTO_OP_CHANGES: /* likewise */
 	case PROTO_OP_ADMIN:
 		return PROTO_STATUS_UNKNOWN_OP;
 	}
@@ -225,7 +228,7 @@ START_TEST(cut_bodies)
 		struct bed b;
 		uint32_t len;
 
-		if (op == PROTO_OP_HELLO || op == PROTO_OP_PREFETCH || op == PROTO_OP_SUBSCRIBE)
+		if (op == PROTO_OP_HELLO || op == PROTO_OP_PREFETCH)
 			continue;
 		begin();
 		b = bring(RESERVED);

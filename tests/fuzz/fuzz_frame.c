@@ -88,6 +88,18 @@ static void tenants(const uint8_t *body, uint32_t n)
 	must(rest.n <= before);
 }
 
+static void changes(const uint8_t *body, uint32_t n)
+{
+	struct proto_span rest = { body, n };
+	struct proto_change c;
+	uint32_t before;
+
+	do {
+		before = rest.n;
+	} while (proto_change_next(&rest, &c) == 0 && rest.n < before);
+	must(rest.n <= before);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	static const uint8_t nothing[1];
@@ -117,6 +129,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	for (int id = 0; id < PROTO_N_BODIES; id++)
 		one_body((enum proto_body_id)id, body, n);
 	tenants(body, n);
+	changes(body, n);
 	h.len = n;
 	(void)proto_frame_print(&h, body, false, line, sizeof(line)); /* must not crash */
 	(void)proto_frame_print(&h, body, true, line, sizeof(line));

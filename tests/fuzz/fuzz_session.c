@@ -350,6 +350,9 @@ static void do_frame(struct input *in, uint32_t number, uint8_t b)
 	struct proto_header bad = { .magic = b, .op = PROTO_OP_PING, .len = 9, .seq = 3 };
 	struct proto_report_req report = { .ns = 1, .running = b };
 	struct proto_quiesced_req quiesced = { .instance.b[0] = b & 1 };
+	struct proto_subscribe_req subscribe = { .ns = b >> 7,
+						 .from = b & 32 ? 2 : 0,
+						 .life = in->w.config.boot };
 
 	if (!in->w.sessions[number].open)
 		return;
@@ -379,6 +382,11 @@ static void do_frame(struct input *in, uint32_t number, uint8_t b)
 		send_maybe_bent(in, number, PROTO_OP_REPORT, &wr);
 		return;
 	case 8:
+		if (b & 16) {
+			proto_subscribe_req_encode(&wr, &subscribe);
+			send_maybe_bent(in, number, PROTO_OP_SUBSCRIBE, &wr);
+			return;
+		}
 		send_maybe_bent(in, number, PROTO_OP_PING, &wr);
 		return;
 	case 9: /* whatever is not known, with the body of something else */

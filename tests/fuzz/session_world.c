@@ -58,6 +58,49 @@ static void note_wait(struct session_world *w, const struct session *s)
 	l->wait_seq = rep.state == PROTO_WAIT_WAITING ? s->h.seq : 0;
 }
 
+/* A frame of the stream: right in itself, one at a time.  Returns whether it is one. */
+static bool on_changes(struct session_world *w, const struct prefixd_action *a)
+{
+	struct proto_change e;
+	struct proto_changes m;
+	struct proto_header h;
+	enum proto_status status;
+	uint64_t last = 0;
+	const char *bad;
+
+	if (!a->u.send.tell_ready)
+		return false;
+	must(w->sessions[a->session].used && w->sessions[a->session].open);
+	must(!(w->ready_due & 1u << a->session));
+	w->ready_due |= 1u << a->session;
+	must(proto_header_decode(a->u.send.bytes, a->u.send.len, w->config.limits.max_frame, &h,
+				 &status) == 0);
+	must(h.op == PROTO_OP_CHANGES && h.status == PROTO_STATUS_OK);
+	must(proto_changes_decode(a->u.send.bytes + PROTO_HEADER_LEN, h.len, &m, &bad) == 0);
+	for (; m.n > 0; m.n--) {
+		must(proto_change_next(&m.events, &e) == 0);
+		must(e.kind == PROTO_CHANGE_RESYNC || e.number > last);
+		last = e.number;
+	}
+	must(m.events.n == 0);
+	return true;
+}
+
+/* What was sent has left, in all sockets that still exist. */
+static void tell_ready(struct session_world *w)
+{
+	uint32_t due = w->ready_due;
+
+	w->ready_due = 0;
+	for (uint32_t i = 0; i < N_SESSIONS; i++) {
+		struct prefixd_event event = { .type = PREFIXD_EVENT_SUBSCRIBER_READY,
+					       .session = i };
+
+		if ((due & 1u << i) && w->sessions[i].open)
+			session_world_step(w, &event);
+	}
+}
+
 /* Return: false when it was no reply, but an event. */
 static bool on_send(struct session_world *w, const struct prefixd_action *a)
 {
@@ -143,6 +186,8 @@ void session_world_step(struct session_world *w, struct prefixd_event *event)
 	for (uint32_t i = 0; i < actions.n; i++) {
 		const struct prefixd_action *a = &actions.v[i];
 
+		if (a->type == PREFIXD_ACTION_SEND && on_changes(w, a))
+			continue;
 		if (a->type == PREFIXD_ACTION_SEND) {
 			bool reply = on_send(w, a);
 
@@ -169,6 +214,7 @@ void session_world_step(struct session_world *w, struct prefixd_event *event)
 	for (uint32_t g = 0; g < N_GROUPS; g++)
 		must(!w->index[g] || model_sync(&w->models[g], w->index[g]));
 	leases_sync(w);
+	tell_ready(w);
 }
 
 /* ---- what a frame that was answered with OK means -------------------------------------------- */
@@ -559,6 +605,7 @@ void session_world_init(struct session_world *w, uint8_t choices)
 	w->config.limits.max_namespaces = 4;
 	w->config.limits.max_leases = N_LEASES / N_SESSIONS;
 	w->config.limits.max_groups = N_GROUPS;
+	w->config.event_ring = 64;
 	w->config.limits.op_ids = choices & 1 ? 3 : 64;
 	w->config.limits.max_pins_share = choices & 2 ? 30 : 0;
 	w->config.limits.lease_max_age_ns = choices & 4 ? 200000000 : 0;

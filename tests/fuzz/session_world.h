@@ -76,6 +76,7 @@ struct lease {
 
 struct session_world {
 	struct prefixd_engine *engine;
+	uint32_t ready_due; /* by session: its frame of events is still on its way */
 	struct radix_alloc alloc;
 	struct prefixd_engine_config config;
 	uint64_t now_ns, live_bytes;

@@ -106,14 +106,44 @@ void world_deinit(struct world *w)
 		w->gpu->ops->pool_free(w->gpu, w->pools[i].pool);
 		free(w->pools[i].generations);
 	}
-	for (uint32_t i = 0; i < WORLD_CLIENTS; i++)
+	for (uint32_t i = 0; i < WORLD_CLIENTS; i++) {
 		free(w->clients[i].body);
+		free(w->clients[i].changes);
+	}
 	gpu_close(w->gpu);
 	free(w->log);
 	ck_assert_uint_eq(w->heap.live_blocks, 0);
 }
 
 /* ---- actions --------------------------------------------------------------------------------- */
+
+/* A frame of the stream is no reply: its events are kept until the test takes them. */
+static void act_stream(struct world *w, struct world_client *c, const struct prefixd_action *a)
+{
+	const uint8_t *body = a->u.send.bytes + PROTO_HEADER_LEN;
+	struct proto_changes m;
+	enum proto_status status;
+	struct proto_header h;
+	const char *bad;
+
+	world_check(w, !c->ready_due);
+	world_check(w, proto_header_decode(a->u.send.bytes, a->u.send.len,
+					   w->config.engine.limits.max_frame, &h, &status) == 0);
+	world_check(w, h.op == PROTO_OP_CHANGES);
+	world_check(w, h.len + PROTO_HEADER_LEN == a->u.send.len && h.status == PROTO_STATUS_OK);
+	world_check(w, memcmp(&h.boot, &w->config.engine.boot, sizeof(h.boot)) == 0);
+	world_check(w, proto_changes_decode(body, h.len, &m, &bad) == 0 && m.n > 0);
+	if (c->changes_cap - c->changes_len < m.events.n) {
+		c->changes_cap = 2 * c->changes_cap + m.events.n;
+		c->changes = realloc(c->changes, c->changes_cap);
+		world_check(w, c->changes);
+	}
+	memcpy(c->changes + c->changes_len, m.events.p, m.events.n);
+	c->changes_len += m.events.n;
+	c->changes_seq = h.seq;
+	c->ready_due = true;
+	world_note(w, "%4u < CHANGES %u events\n", c->session, m.n);
+}
 
 static void act_send(struct world *w, const struct prefixd_action *a)
 {
@@ -122,6 +152,10 @@ static void act_send(struct world *w, const struct prefixd_action *a)
 	struct proto_header h;
 
 	world_check(w, a->session < WORLD_CLIENTS && c->used && c->open && !c->closed);
+	if (a->u.send.tell_ready) {
+		act_stream(w, c, a);
+		return;
+	}
 	world_check(w, proto_header_decode(a->u.send.bytes, a->u.send.len,
 					   w->config.engine.limits.max_frame, &h, &status) == 0);
 	world_check(w, h.len + PROTO_HEADER_LEN == a->u.send.len);
@@ -204,6 +238,25 @@ static void act(struct world *w, const struct prefixd_action *a)
 	}
 }
 
+/* Whose frame of events has left may have the next one. */
+static void tell_ready(struct world *w)
+{
+	uint64_t ret_n = w->ret_n; /* of the step before */
+
+	for (uint32_t i = 0; i < WORLD_CLIENTS; i++) {
+		struct world_client *c = &w->clients[i];
+		struct prefixd_event event = { .type = PREFIXD_EVENT_SUBSCRIBER_READY,
+					       .session = i };
+
+		if (!c->ready_due || c->slow)
+			continue;
+		c->ready_due = false;
+		if (c->used && c->open && !c->closed)
+			world_step(w, &event);
+	}
+	w->ret_n = ret_n;
+}
+
 void world_step(struct world *w, struct prefixd_event *event)
 {
 	struct prefixd_actions actions;
@@ -222,6 +275,7 @@ void world_step(struct world *w, struct prefixd_event *event)
 	}
 	if (w->n_wanted && !w->config.hold_pools)
 		world_pool_answer(w, true);
+	tell_ready(w);
 }
 
 void world_pool_answer(struct world *w, bool ready)

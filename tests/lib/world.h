@@ -37,6 +37,12 @@ struct world_client {
 	uint8_t *body;
 	uint32_t body_cap;
 	bool with_fds;
+	/* CHANGES: the events of all frames so far, one behind the other, as on the wire */
+	uint8_t *changes;
+	uint32_t changes_len, changes_cap;
+	uint64_t changes_seq;
+	bool ready_due; /* SUBSCRIBER_READY is to be told, at the next step but not before */
+	bool slow;      /* it is held back: the socket takes nothing */
 	/* decoded when h.status is not OK; terminated copies */
 	char error_field[65];
 	char error_text[513];
@@ -137,19 +143,20 @@ int world_raw(struct world_client *c, uint16_t op, const void *body, uint32_t le
 int world_again(struct world_client *c);
 
 /* One function per operation: status, 0 with *ret, whose spans live until the next call. */
-#define WORLD_CALLS(X)                                    \
-	X(hello, HELLO, hello_req, hello_rep)             \
-	X(open, OPEN, open_req, open_rep)                 \
-	X(match, MATCH, match_req, match_rep)             \
-	X(extend, EXTEND, extend_req, match_rep)          \
-	X(reserve, RESERVE, reserve_req, reserve_rep)     \
-	X(commit, COMMIT, commit_req, commit_rep)         \
-	X(release, RELEASE, release_req, release_rep)     \
-	X(probe, PROBE, probe_req, probe_rep)             \
-	X(explain, EXPLAIN, explain_req, explain_rep)     \
-	X(report, REPORT, report_req, empty)              \
-	X(quiesced, QUIESCED, quiesced_req, quiesced_rep) \
-	X(wait, WAIT, wait_req, wait_rep)                 \
+#define WORLD_CALLS(X)                                        \
+	X(hello, HELLO, hello_req, hello_rep)                 \
+	X(open, OPEN, open_req, open_rep)                     \
+	X(match, MATCH, match_req, match_rep)                 \
+	X(extend, EXTEND, extend_req, match_rep)              \
+	X(reserve, RESERVE, reserve_req, reserve_rep)         \
+	X(commit, COMMIT, commit_req, commit_rep)             \
+	X(release, RELEASE, release_req, release_rep)         \
+	X(probe, PROBE, probe_req, probe_rep)                 \
+	X(explain, EXPLAIN, explain_req, explain_rep)         \
+	X(report, REPORT, report_req, empty)                  \
+	X(subscribe, SUBSCRIBE, subscribe_req, subscribe_rep) \
+	X(quiesced, QUIESCED, quiesced_req, quiesced_rep)     \
+	X(wait, WAIT, wait_req, wait_rep)                     \
 	X(ping, PING, empty, empty)
 
 #define X(name, OP, req, rep)                                                 \

@@ -121,6 +121,17 @@ def from_text(kind, text):
     return [tuple(map(int, run.split("+"))) for run in text.split(",") if run]
 
 
+def check_events(changes, fields):
+    """The field `events` is {u16 length, one `change`}, repeated."""
+    rest, n = changes["events"], 0
+    while rest:
+        (length,) = struct.unpack("<H", rest[:2])
+        one = rest[2 : 2 + length]
+        assert encode(fields, decode(fields, one)) == one
+        rest, n = rest[2 + length :], n + 1
+    assert n == changes["n"]
+
+
 def check_frame(p, bodies, ops):
     raw = bytes.fromhex(p["hex"])
     magic, version, op, length, status, flags, seq, boot = struct.unpack(HEADER, raw[:40])
@@ -133,6 +144,8 @@ def check_frame(p, bodies, ops):
     want = {name: from_text(kind, p["f." + name]) for name, kind, _ in fields}
     assert decode(fields, raw[40:]) == want, p["frame"]
     assert encode(fields, want) == raw[40:], p["frame"]
+    if p["body"] == "changes":
+        check_events(want, bodies["change"])
 
 
 def refuse(raw, bodies, ops, bits):
@@ -187,6 +200,7 @@ def main(directory):
     bodies = read_tables(readme)
     ops = table(readme, "Operations")
     statuses = table(readme, "Status codes")
+    changes = open(directory + "/changes.h", encoding="utf-8").read()
     n_frames = n_bad = 0
 
     assert {n: row[0] for n, row in ops.items()} == {
@@ -198,6 +212,10 @@ def main(directory):
     assert {n: row[0] for n, row in table(readme, "Reasons").items()} == {
         n: rest.split('"')[1] for n, rest in x_macro(header, "PROTO_REASONS").items()
     }
+    for heading, macro in (("Kinds of events", "PROTO_CHANGES"), ("Removals", "PROTO_REMOVALS")):
+        assert {n: row[0] for n, row in table(readme, heading).items()} == {
+            n: rest.split('"')[1] for n, rest in x_macro(changes, macro).items()
+        }
     rules = [int(n) for n in re.findall(r"^(\d+)\. ", readme, re.M)]
     assert rules == list(range(1, len(rules) + 1)), "rules are numbered without gaps"
 

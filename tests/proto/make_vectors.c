@@ -316,6 +316,67 @@ static void digest_mode(struct out *o)
 	      .hit_pending_tokens = 50, .miss_tokens = 70);
 }
 
+static void subscriber(struct out *o)
+{
+	static uint8_t events[1024];
+	struct proto_writer w = { events, sizeof(events), 0, NULL };
+	struct proto_change stored = { .kind = PROTO_CHANGE_STORED,
+				       .number = 42,
+				       .ns = 2,
+				       .tenant = 1,
+				       .root = ID(0x62),
+				       .position = UINT32_MAX,
+				       .n_tokens = 16,
+				       .slot = 7,
+				       .block = BYTES(digests[1]),
+				       .parent = BYTES(digests[0]) };
+	struct proto_change removed = { .kind = PROTO_CHANGE_REMOVED,
+					.reason = PROTO_REMOVAL_CAPACITY,
+					.number = 43,
+					.ns = 2,
+					.tenant = 1,
+					.root = ID(0x62),
+					.position = UINT32_MAX,
+					.n_tokens = 16,
+					.slot = 7,
+					.block = BYTES(digests[1]) };
+	struct proto_change moved = { .kind = PROTO_CHANGE_MOVED,
+				      .from_tier = PROTO_TIER_HOST,
+				      .number = 44,
+				      .ns = 2,
+				      .tenant = 1,
+				      .root = ID(0x62),
+				      .position = UINT32_MAX,
+				      .n_tokens = 16,
+				      .slot = 9,
+				      .block = BYTES(digests[0]) };
+	struct proto_change cleared = { .kind = PROTO_CHANGE_CLEARED,
+					.number = 45,
+					.ns = 2,
+					.tenant = UINT32_MAX,
+					.position = UINT32_MAX,
+					.slot = UINT32_MAX,
+					.revision = 3 };
+
+	struct proto_change resync = { .kind = PROTO_CHANGE_RESYNC,
+				       .number = 99,
+				       .tenant = UINT32_MAX,
+				       .position = UINT32_MAX,
+				       .slot = UINT32_MAX };
+
+	stored.tier = PROTO_TIER_REDIS;
+	proto_change_append(&w, &stored);
+	proto_change_append(&w, &removed);
+	proto_change_append(&w, &moved);
+	proto_change_append(&w, &cleared);
+	proto_change_append(&w, &resync);
+	REQUEST(o, "subscribe.request", SUBSCRIBE, 40, subscribe_req, .ns = 2, .from = 42,
+		.life = ID(0xb0));
+	REPLY(o, "subscribe.reply", SUBSCRIBE, 40, subscribe_rep, .last = 45, .oldest = 12);
+	REPLY(o, "changes.stream", CHANGES, 40, changes, .n = 5,
+	      .events = { events, (uint32_t)w.len });
+}
+
 static void the_rest(struct out *o)
 {
 	static const uint8_t bitmap[] = { 0x05 };
@@ -486,6 +547,7 @@ static void write_all(struct out *o)
 	session_hit(o);
 	o->in_session = false;
 	digest_mode(o);
+	subscriber(o);
 	the_rest(o);
 	bad_headers(o);
 	bad_bodies(o);
