@@ -10,8 +10,8 @@
  * What it relies on.  The blocks before what a leader computes are pinned by it, so they stay as
  * long as it leads.  Room for one EVENT per wait is made when the wait begins.
  *
- * Where leaders move or end, that is only noted; prefixd_pending_settle() looks at the waiters at the
- * end of the step, so that one COMMIT of many blocks makes one EVENT for each of them.
+ * Where leaders move or end, that is only noted; prefixd_pending_settle() looks at the waiters at
+ * the end of the step, so that one COMMIT of many blocks makes one EVENT for each of them.
  */
 #include "daemon/engine_internal.h"
 
@@ -40,7 +40,7 @@ static uint32_t common(const struct prefixd_lease *l, const struct prefixd_spot 
 	ahead = spot->depth - l->n_path;
 	if (ahead >= cover)
 		return 0;
-	/* Where others have stored what the leader goes on to compute, its keys lead to the spot. */
+	/* Where others have stored what the leader goes on to compute, its keys lead there. */
 	m.end = l->pin.at;
 	if (ahead) {
 		struct radix_place from = l->pin.at;

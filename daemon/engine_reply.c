@@ -7,8 +7,8 @@
  * when memory for them cannot be had: they help people and tests, nothing depends on them.
  *
  * What it relies on.  A step emits at most one frame of up to max_frame bytes, plus one OPEN reply
- * for each waiting OPEN and one EVENT for each WAIT; prefixd_out_reserve() was called for the latter
- * when they began to wait.
+ * for each waiting OPEN and one EVENT for each WAIT; prefixd_out_reserve() was called for the
+ * latter when they began to wait.
  */
 #include "daemon/engine_internal.h"
 

@@ -1,11 +1,11 @@
 /*
  * engine_types.h - what the engine is made of; only its own files and tests include it.
  *
- * Who owns what.  The engine owns everything.  A session owns its leases; a lease owns its pins, its
- * unmatched keys and its slots, and holds one reference of its root; a root holds one reference of
- * its namespace; a namespace belongs to a pool group, which owns the index.  Leases are never given
- * back to the allocator while the engine lives: they go to a free list with their buffers, so that
- * the steady state allocates nothing.
+ * Who owns what.  The engine owns everything.  A session owns its leases; a lease owns its pins,
+ * its unmatched keys and its slots, and holds one reference of its root; a root holds one reference
+ * of its namespace; a namespace belongs to a pool group, which owns the index.  Leases are never
+ * given back to the allocator while the engine lives: they go to a free list with their buffers, so
+ * that the steady state allocates nothing.
  */
 #pragma once
 
@@ -256,7 +256,6 @@ struct prefixd_engine {
 	uint64_t budget_used;
 	uint32_t next_ns;
 	uint32_t n_waiting;
-
 	struct prefixd_lease **leases;
 	uint32_t n_leases; /* places used so far */
 	uint32_t leases_cap;
@@ -271,8 +270,7 @@ struct prefixd_engine {
 	struct radix_list changed;    /* leaders that moved or ended in this step */
 	struct radix_list unled;      /* waiters whose leader is none any more, oldest first */
 	struct prefixd_lease **waits; /* heap by wait_due_ns */
-	uint32_t n_waits;
-	uint32_t waits_cap;
+	uint32_t n_waits, waits_cap;
 	uint64_t wait_serial;
 
 	bool draining;
@@ -283,18 +281,14 @@ struct prefixd_engine {
 
 	/* this step's output */
 	uint8_t *out;
-	size_t out_cap;
-	size_t out_len;
+	size_t out_cap, out_len;
 	struct prefixd_action *actions;
-	uint32_t n_actions;
-	uint32_t actions_cap;
+	uint32_t n_actions, actions_cap;
 	char log_text[2048];
 	size_t log_len;
 
 	/* encoded sizes of the replies that end in runs, without the runs */
-	uint32_t match_fixed;
-	uint32_t reserve_fixed;
-	uint32_t commit_fixed;
+	uint32_t match_fixed, reserve_fixed, commit_fixed;
 };
 
 /* One request while it is being answered. */

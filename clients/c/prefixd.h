@@ -8,9 +8,8 @@
  *     pfx_commit     these are filled                      -> others can use them
  *     pfx_release    I am done with all of it
  *
- * Many workers that are asked the same new thing at once need to compute it only once.  A worker that
- * wants that sets PFX_MATCH_LEAD in pfx_match and pfx_extend.  While the answer says n_pending,
- * another worker computes those blocks: pfx_wait, then pfx_extend; else reserve and compute.
+ * With PFX_MATCH_LEAD in pfx_match and pfx_extend, what many workers are asked at once is computed
+ * by one: while n_pending is not 0 another does, pfx_wait and pfx_extend; else reserve and compute.
  *
  * Every call blocks at most as long as its deadline says.  In doubt a worker computes: any status
  * but PFX_OK means "go on without", never "retry until it works".  After a restart of the daemon
@@ -222,10 +221,9 @@ typedef struct {
 } pfx_wait_result;
 
 /*
- * Waits, up to the deadline, until the pending blocks of a lease are there or it is this worker's
- * turn to compute them.  The lease must have nothing reserved (PFX_WRONG_STATE).  PFX_DEADLINE: not
- * yet; the lease is as before, and in doubt the worker computes.  Whoever was told LEAD, or may
- * have been when the deadline passed, keeps others waiting until it commits or releases the lease.
+ * Waits until the pending blocks of a lease are there, or it is this worker's turn to compute them.
+ * The lease must have nothing reserved (PFX_WRONG_STATE).  PFX_DEADLINE: not yet; the lease is as
+ * before.  Who leads keeps others waiting until it commits or releases the lease.
  */
 PFX_API int pfx_wait(pfx_namespace *ns, uint64_t lease, uint32_t deadline_ms, pfx_wait_result *ret);
 PFX_API const char *pfx_wait_state_to_string(int state);

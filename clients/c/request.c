@@ -3,8 +3,8 @@
  *
  * What it guarantees.  Replies are recognised by seq, and so are EVENTs, which the daemon sends
  * unasked.  One that comes after its call gave up is skipped, and what it gave is given back: a
- * lease is released with the next request, descriptors are closed.  A reply that is not the protocol, or names another life of the daemon, ends the
- * connection; nothing of it is believed.
+ * lease is released with the next request, descriptors are closed.  A reply that is not the
+ * protocol, or names another life of the daemon, ends the connection; nothing of it is believed.
  *
  * What it relies on.  wire.c: a frame interrupted by a deadline goes on at the next call.
  */

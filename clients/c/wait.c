@@ -2,8 +2,8 @@
  * wait.c - WAIT: blocked until another worker's blocks are there, up to the call's deadline.
  *
  * The daemon answers WAIT at once and sends one EVENT later.  When the deadline passes first, the
- * lease is as it was: the EVENT, should it come, is skipped by its seq, and whatever the caller does
- * with the lease next ends the wait on the daemon's side.  So nothing here leaves a lease in doubt.
+ * lease is as it was: the EVENT, should it come, is skipped by its seq, and whatever the caller
+ * does with the lease next ends the wait on the daemon's side.  So no lease is left in doubt.
  */
 #include "clients/c/internal.h"
 

@@ -61,7 +61,7 @@ static const struct option table[] = {
 	  "takes "
 	  "the next request as soon as it is free" },
 	{ "single-flight", TYPE_CHOICE, AT(single_flight), "on|off", 0, 0, NULL,
-	  "in concurrent order, wait for blocks that another worker computes, or compute them too" },
+	  "in concurrent order, wait for what another worker computes, or compute it too" },
 	{ "key-mode", TYPE_CHOICE, AT(key_mode), "auto|digest|tokens", 0, 0, NULL,
 	  "what blocks are named by: digests, or token ids (made up where a trace has none); auto: "
 	  "tokens for a trace that has them, else digests" },

@@ -412,7 +412,7 @@ START_TEST(T35_sixteen_clients)
 }
 END_TEST
 
-/* ---- one cold prompt for many ------------------------------------------------------------------- */
+/* ---- one cold prompt for many -------------------------------------------------------------- */
 
 enum {
 	HERD_MAX = 64,
