@@ -212,7 +212,9 @@ START_TEST(only_the_oldest_answer_goes)
 }
 END_TEST
 
-/* RESERVE of one block and RELEASE with a hint are the same bytes: the operation tells them apart. */
+/*
+ * RESERVE of one block and RELEASE with a hint are the same bytes: the operation tells them apart.
+ */
 START_TEST(an_id_belongs_to_one_operation)
 {
 	struct scene_place a = begin();
@@ -262,7 +264,10 @@ START_TEST(every_replay_changes_nothing)
 }
 END_TEST
 
-/* Slots in quarantine are given back by the process whose they were, and by no neighbour of its user. */
+/*
+ * Slots in quarantine are given back by the process whose they were, and by no neighbour of its
+ * user.
+ */
 START_TEST(quarantine_ends_by_its_owner)
 {
 	struct proto_quiesced_req q;

@@ -2,10 +2,10 @@
  * session_world.h - the world around the engine that fuzz_session.c plays with, and what must hold.
  *
  * What must hold after each step: prefixd_engine_verify() is 0; a frame got exactly one reply, of
- * its operation and sequence, or waits for a pool and gets one with it; an event ends one wait; a match is exactly as long
- * as the model says, and its slots are those of the model; nothing that an active lease holds is
- * gone; slots that are granted hold no block and are nobody else's; a settled lease adds up.  When
- * the world ends all memory has come back.  Whatever does not hold aborts.
+ * its operation and sequence, or waits for a pool and gets one with it; an event ends one wait; a
+ * match is exactly as long as the model says, and its slots are those of the model; nothing that an
+ * active lease holds is gone; slots that are granted hold no block and are nobody else's; a settled
+ * lease adds up.  When the world ends all memory has come back.  Whatever does not hold aborts.
  *
  * What is in a frame decides what is expected of it, not what its maker meant: its bytes may have
  * been changed.  A body is handed over in memory of exactly its size, so that ASan sees a read

@@ -13,6 +13,7 @@ BEGIN {
 	# and counters of the engine; all calls of the index.
 	limit["proto/messages.h"] = 500
 	limit["daemon/engine.h"] = 400
+	limit["daemon/engine_types.h"] = 350 # all of the state in one place, and what each part means
 	limit["radix/index.h"] = 350
 }
 

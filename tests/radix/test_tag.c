@@ -135,7 +135,9 @@ START_TEST(digests_no_false_find)
 }
 END_TEST
 
-/* One block of the same key in each of many roots: each finds its own, and none when that is gone. */
+/*
+ * One block of the same key in each of many roots: each finds its own, and none when that is gone.
+ */
 static void many_roots(enum radix_key_mode mode)
 {
 	static struct world w;

@@ -8,8 +8,8 @@
 #include "tests/radix/bed.h"
 
 /*
- * A use of "ab" is one of "a" too.  Whether that was written shows when "a" is a leaf while an older
- * one is left, which needs a leaf that was passed over because it was pinned.
+ * A use of "ab" is one of "a" too.  Whether that was written shows when "a" is a leaf while an
+ * older one is left, which needs a leaf that was passed over because it was pinned.
  */
 START_TEST(a_use_counts_for_the_whole_path)
 {
@@ -70,7 +70,9 @@ START_TEST(digests_that_went_take_no_room)
 }
 END_TEST
 
-/* A pin before an island's first block holds nothing of it; when the island goes, nothing is left. */
+/*
+ * A pin before an island's first block holds nothing of it; when the island goes, nothing is left.
+ */
 START_TEST(a_pin_before_an_island_outlives_it)
 {
 	struct radix_pin pin = { 0 };
