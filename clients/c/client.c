@@ -81,6 +81,8 @@ struct proto_id pfx_op_id(struct pfx_client *c)
 void pfx_drop(struct pfx_client *c)
 {
 	pfx_wire_close(&c->wire, true);
+	c->stream_seq = 0;
+	c->stream = (struct proto_span){ NULL, 0 };
 	if (c->connected) {
 		c->connected = false;
 		c->old_boot = c->boot;

@@ -130,7 +130,9 @@ struct pfx_client {
 	uint32_t n_runs, runs_cap;
 	struct pfx_namespace *namespaces;
 	struct pfx_pool *pools;
-	uint32_t retry_after_us; /* of the last error reply */
+	uint64_t stream_seq;      /* of SUBSCRIBE; 0: not subscribed */
+	struct proto_span stream; /* events not taken yet; in wire.rx */
+	uint32_t retry_after_us;  /* of the last error reply */
 	char error[PFX_ERROR_LEN];
 };
 

@@ -51,6 +51,9 @@ static void encode_body(struct proto_writer *w, uint16_t op, const void *msg)
 	case PROTO_OP_REPORT:
 		proto_report_req_encode(w, msg);
 		break;
+	case PROTO_OP_SUBSCRIBE:
+		proto_subscribe_req_encode(w, msg);
+		break;
 	case PROTO_OP_QUIESCED:
 		proto_quiesced_req_encode(w, msg);
 		break;
@@ -287,6 +290,10 @@ int pfx_request(struct pfx_client *c, uint16_t op, const void *msg, struct pfx_f
 	int r;
 
 	c->in_doubt = false;
+	if (c->stream_seq)
+		return pfx_fail(c, PFX_WRONG_STATE,
+				"%s: this client has subscribed and hears events only",
+				proto_op_to_string(op));
 	r = send_request(c, op, msg);
 	if (r == 0)
 		r = receive_frame(c, op, op, c->seq, &f);

@@ -6,6 +6,7 @@
  *     table.c    numbers and tables for people, at most 80 columns wide
  *     show.c     replies for people: status, stat
  *     lists.c    replies for people: the other commands
+ *     watch.c    the stream of events
  *
  * Text that came from the daemon may hold names that a worker chose: it goes to a terminal only
  * through ctl_clean().
@@ -136,3 +137,8 @@ enum ctl_exit ctl_show_audit(const struct ctl *ctl, const json_t *reply);
 enum ctl_exit ctl_show_config(const struct ctl *ctl, const json_t *reply);
 enum ctl_exit ctl_show_level(const struct ctl *ctl, const json_t *reply);
 enum ctl_exit ctl_show_drain(const struct ctl *ctl, const json_t *reply);
+
+/* ---- watch.c --------------------------------------------------------------------------------- */
+
+/* Subscribes on ctl->client and prints until there is enough, or the daemon is gone. */
+enum ctl_exit ctl_watch(struct ctl *ctl);

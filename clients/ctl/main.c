@@ -51,6 +51,8 @@ static const struct ctl_command commands[] = {
 	  ctl_show_level },
 	{ "drain", "drain", "TIME", 0, true,
 	  "take no new work; end with the last lease or after TIME", ctl_show_drain },
+	{ "watch", NULL, NULL, BIT(COUNT), false,
+	  "what is stored and what goes, one line per event; -n LINES", NULL },
 	{ "version", NULL, NULL, 0, false, "of prefixctl", NULL },
 	{ "help", NULL, "COMMAND", 0, false, "this, or the options of a command", NULL },
 };
@@ -370,6 +372,16 @@ static enum ctl_exit run(struct ctl *ctl)
 	return r;
 }
 
+static enum ctl_exit run_watch(struct ctl *ctl)
+{
+	enum ctl_exit r = connect_daemon(ctl);
+
+	if (r == CTL_OK)
+		r = ctl_watch(ctl);
+	pfx_close(ctl->client);
+	return r;
+}
+
 /* What changes something is done when --yes says so, or a person at the terminal does. */
 static bool confirmed(const struct ctl *ctl)
 {
@@ -403,6 +415,8 @@ int main(int argc, char **argv)
 		printf("prefixctl %s\n", pfx_version());
 	else if (strcmp(ctl.command->name, "help") == 0)
 		r = help(ctl.operand);
+	else if (strcmp(ctl.command->name, "watch") == 0)
+		r = run_watch(&ctl);
 	else
 		r = confirmed(&ctl) ? run(&ctl) : CTL_USAGE;
 	/* What was not written was not said; but a reader that had enough is no error. */
