@@ -6,8 +6,8 @@
  *
  * A client that subscribed is used for nothing else: its other calls answer PFX_WRONG_STATE, but
  * for pfx_close and pfx_error.  A worker hears of the namespaces that it opened (before it
- * subscribes; map = 0 is enough) and of tenants that it may name; a client of the admin socket hears
- * of all.
+ * subscribes; map = 0 is enough) and of tenants that it may name; a client of the admin socket
+ * hears of all.
  *
  * Keep, for each root, the blocks told by STORED; take away those told by REMOVED; forget all of a
  * namespace at CLEARED and everything at RESYNC.  Blocks stored before are not told.  Who reads too
