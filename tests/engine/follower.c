@@ -45,6 +45,16 @@ static void on_stored(struct follower *f, const struct proto_change *e)
 
 	world_check(f->c->w, !b->used || is(b, e)); /* no slot has two members */
 	world_check(f->c->w, e->block.n >= 16 && e->n_tokens > 0);
+	if (e->position != RADIX_NONE && f->pool_of[e->ns] == 0) {
+		uint32_t entry;
+		uint64_t taken;
+
+		memcpy(&entry, (const uint8_t *)e->block.p + 4, sizeof(entry));
+		memcpy(&taken, (const uint8_t *)e->block.p + 8, sizeof(taken));
+		world_check(f->c->w, entry < 2 * FOLLOWER_SLOTS && taken >= f->taken[entry]);
+		f->taken[entry] = taken;
+		f->most_taken = taken > f->most_taken ? taken : f->most_taken;
+	}
 	memset(b, 0, sizeof(*b));
 	b->used = true;
 	b->ns = e->ns;

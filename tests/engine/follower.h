@@ -28,6 +28,8 @@ struct follower {
 	uint64_t n[PROTO_CHANGE_RESYNC + 1];
 	uint64_t removed[PROTO_REMOVAL_QUOTA + 1];
 	uint64_t n_events;
+	/* Token mode: a name holds an entry and how often it was taken; no name comes twice. */
+	uint64_t taken[2 * FOLLOWER_SLOTS], most_taken;
 };
 
 /* SUBSCRIBE on a connection that said HELLO.  Return: the status. */

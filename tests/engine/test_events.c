@@ -184,6 +184,7 @@ START_TEST(rebuilt)
 	follower_check(&f, 0);
 	counters = world_counters(&w);
 	/* It was no idle life. */
+	ck_assert_uint_gt(f.most_taken, 10);
 	ck_assert_uint_eq(f.n[PROTO_CHANGE_RESYNC], 0);
 	ck_assert_uint_ge(f.n[PROTO_CHANGE_STORED], counters.committed_blocks);
 	ck_assert_uint_gt(counters.committed_blocks, 3000);
