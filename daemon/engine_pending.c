@@ -18,6 +18,7 @@
 #include <stdio.h>
 
 #define LEADERS_LOOKED_AT 256u /* of a root, those that registered first */
+#define WAITERS_MAX       256u /* of a leader; all are looked at anew in the step in which it fails */
 
 /* ---- what is pending ------------------------------------------------------------------------- */
 
@@ -387,6 +388,18 @@ static void wait_begin(struct prefixd_engine *e, struct prefixd_request *rq,
 	e->counters.waits++;
 }
 
+static bool crowded(const struct prefixd_lease *leader)
+{
+	const struct radix_list *it;
+	uint32_t n = 0;
+
+	radix_list_foreach(it, &leader->waiters) {
+		if (++n == WAITERS_MAX)
+			return true;
+	}
+	return false;
+}
+
 static void wait_on(struct prefixd_engine *e, struct prefixd_request *rq, struct prefixd_lease *w,
 		    uint32_t deadline_us)
 {
@@ -401,6 +414,13 @@ static void wait_on(struct prefixd_engine *e, struct prefixd_request *rq, struct
 	} else {
 		w->wait_until = w->n_path + w->n_keys;
 		rep.state = (uint8_t)judge(e, w, &leader, &rep.n);
+	}
+	if (leader && crowded(leader)) {
+		prefixd_refuse(
+			e, rq, PROTO_STATUS_BUSY, NULL,
+			"%u leases wait for these blocks already, which is the limit; compute",
+			WAITERS_MAX);
+		return;
 	}
 	if (leader) {
 		rep.n = w->wait_until - w->n_path;

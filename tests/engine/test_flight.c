@@ -483,6 +483,45 @@ END_TEST
 
 /* ---- refusals, and the ends of everything ---------------------------------------------------- */
 
+/* The same worker asks for the same prompt again, with another lease. */
+static struct actor again(const struct actor *a, uint32_t n_tokens)
+{
+	struct scene_prompt p = scene_tokens(&a->at, tokens, n_tokens);
+	struct proto_match_req m = { .has = PROTO_HAS_ALL,
+				     .ns = a->at.ns.ns,
+				     .n_tokens = n_tokens,
+				     .keys = { p.keys, p.n_keys * a->at.ns.key_len } };
+	struct actor b = *a;
+
+	ck_assert_int_eq(world_match(b.at.c, &m, &b.m), PROTO_STATUS_OK);
+	b.lease = b.m.lease;
+	return b;
+}
+
+/* A leader has at most 256 waiters: the next one is told to compute, and the others are not hurt. */
+START_TEST(a_crowd_is_bounded)
+{
+	struct actor a, b;
+	struct proto_wait_req m = { 0 };
+	struct proto_wait_rep rep;
+
+	plain();
+	a = actor(1, 16, PROTO_MATCH_LEAD);
+	b = actor(2, 16, 0);
+	for (uint32_t i = 0; i < 256; i++) {
+		waits(&b, 4);
+		b = again(&b, 16);
+	}
+	m.lease = b.lease;
+	ck_assert_int_eq(world_wait(b.at.c, &m, &rep), PROTO_STATUS_BUSY);
+	ck_assert_int_eq(reserve(&b, 4), PROTO_STATUS_OK);
+	release(&a);
+	ck_assert_uint_eq(b.at.c->n_events, 0); /* b registered next: they wait for it now */
+	world_kill(&w, 2);
+	world_deinit(&w);
+}
+END_TEST
+
 START_TEST(wrong_state)
 {
 	struct actor a, b;
@@ -686,6 +725,7 @@ int main(void)
 	tcase_add_test(t, another_was_faster);
 	tcase_add_loop_test(t, waiter_leaves, 0, 5);
 	tcase_add_test(t, deadlines);
+	tcase_add_test(t, a_crowd_is_bounded);
 	tcase_add_test(t, wrong_state);
 	tcase_add_test(t, no_memory);
 	tcase_add_test(t, draining_and_revoked);
