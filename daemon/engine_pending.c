@@ -18,7 +18,7 @@
 #include <stdio.h>
 
 #define LEADERS_LOOKED_AT 256u /* of a root, those that registered first */
-#define WAITERS_MAX       256u /* of a leader; all are looked at anew in the step in which it fails */
+#define WAITERS_MAX       256u /* of a leader; all are looked at in the step in which it fails */
 
 /* ---- what is pending ------------------------------------------------------------------------- */
 

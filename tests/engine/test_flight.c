@@ -498,7 +498,9 @@ static struct actor again(const struct actor *a, uint32_t n_tokens)
 	return b;
 }
 
-/* A leader has at most 256 waiters: the next one is told to compute, and the others are not hurt. */
+/*
+ * A leader has at most 256 waiters: the next one is told to compute, and the others are not hurt.
+ */
 START_TEST(a_crowd_is_bounded)
 {
 	struct actor a, b;
