@@ -28,8 +28,8 @@ enum {
 	_RADIX_E_OK,
 	RADIX_E_STATE,    /* the slot is not in the state that the call needs */
 	RADIX_E_NOTFOUND, /* no such root, block or digest */
-	RADIX_E_CONFLICT, /* a digest under a second parent (SEMANTICS 31) */
-	RADIX_E_REFUSED,  /* residency rules forbid it now (SEMANTICS 19) */
+	RADIX_E_CONFLICT, /* a digest under a second parent */
+	RADIX_E_REFUSED,  /* residency rules forbid it now */
 };
 
 #define RADIX_NONE       UINT32_MAX
@@ -130,7 +130,7 @@ void radix_pin_drop(struct radix_index *ix, struct radix_pin *pin); /* idempoten
 
 /*
  * Write recency: every block from the root down to the pin (or place) was used at `tick`.  Done
- * once, when a lease ends (SEMANTICS 14).  Ticks never go backwards.  Exact per block: an edge
+ * once, when a lease ends.  Ticks never go backwards.  Exact per block: an edge
  * that was used only in part keeps the older time for the rest.
  */
 void radix_touch(struct radix_index *ix, const struct radix_place *at, uint64_t tick);
@@ -262,7 +262,7 @@ radix_nodiscard int radix_slot_discard(struct radix_index *ix, uint32_t owner, u
 				       bool quarantine);
 radix_nodiscard int radix_quarantine_end(struct radix_index *ix, uint32_t slot);
 
-/* Pool-wide reuse counter G; generation and state of one slot (SEMANTICS 15). */
+/* Pool-wide reuse counter G; generation and state of one slot. */
 uint64_t radix_reuse_counter(const struct radix_index *ix);
 uint64_t radix_slot_generation(const struct radix_index *ix, uint32_t slot);
 enum radix_slot_state radix_slot_state(const struct radix_index *ix, uint32_t slot);
