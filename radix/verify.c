@@ -224,10 +224,11 @@ static int verify_totals(struct verify *v)
 int radix_verify(const struct radix_index *ix, char *why, size_t why_len)
 {
 	struct verify v = { .ix = ix, .why = { .p = why, .cap = why_len } };
-	int bad = verify_slots(&v);
+	int bad;
 
 	if (why_len)
 		why[0] = 0;
+	bad = verify_slots(&v);
 	for (uint32_t i = 0; !bad && i < ix->n_roots; i++) {
 		const struct radix_root *r = &ix->roots[i];
 		uint64_t before = v.blocks;

@@ -68,6 +68,17 @@ def sources():
     return [n for n in names if (ROOT / n).is_file()]
 
 
+def kill_session(number):
+    """A program that hangs, with its children: Check gives each of them a group of its own."""
+    for stat in pathlib.Path('/proc').glob('[0-9]*/stat'):
+        try:
+            fields = stat.read_text().rsplit(')', 1)[1].split()
+            if int(fields[3]) == number:
+                os.kill(int(stat.parent.name), signal.SIGKILL)
+        except (OSError, IndexError):
+            pass  # it ended meanwhile
+
+
 class Workshop:
     """One copy of the sources and one build folder, used again and again."""
 
@@ -133,7 +144,7 @@ class Workshop:
             try:
                 out = done.communicate(timeout=limit)[0].decode(errors='replace')
             except subprocess.TimeoutExpired:
-                os.killpg(done.pid, signal.SIGKILL)  # with the children that Check forks
+                kill_session(done.pid)
                 done.communicate()
                 return 'does not end'
         if done.returncode == 0:
