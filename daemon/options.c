@@ -250,8 +250,12 @@ static int env_read_tenants(struct prefixd_options *o, const struct prefixd_opti
 		char one[512];
 		int r;
 
-		snprintf(one, sizeof(one), "%.*s", (int)(n < sizeof(one) ? n : sizeof(one) - 1),
-			 text);
+		if (n >= sizeof(one)) { /* cut off, it could name another user */
+			snprintf(why, why_len, "environment PREFIXD_TENANT: longer than %zu bytes",
+				 sizeof(one) - 1);
+			return -EINVAL;
+		}
+		snprintf(one, sizeof(one), "%.*s", (int)n, text);
 		r = option_set(o, opt, one, PREFIXD_FROM_ENV, "environment PREFIXD_TENANT", why,
 			       why_len);
 		if (r < 0)

@@ -288,6 +288,25 @@ START_TEST(tenants_from_flags_and_file)
 }
 END_TEST
 
+/* Zeros in front of a number are allowed, but never so many that its end is cut off. */
+START_TEST(long_tenants_are_not_cut)
+{
+	struct prefixd_options *o = NULL;
+	char text[700];
+
+	for (size_t n = 400; n < 600; n += 50) {
+		snprintf(text, sizeof(text), "PREFIXD_TENANT=x=uid:%0*d", (int)n, 1000);
+		if (load(&o, ARGS(S("--check-config")), ENV(text)) < 0) {
+			ck_assert_uint_gt(n, 450);
+			ck_assert_ptr_nonnull(strstr(why, "longer than 511 bytes"));
+			continue;
+		}
+		ck_assert_uint_eq(o->tenants[0].uids[0], 1000);
+		o = prefixd_options_free(o);
+	}
+}
+END_TEST
+
 START_TEST(commands)
 {
 	struct prefixd_options *o = NULL;
@@ -513,6 +532,7 @@ static Suite *suite(void)
 	tcase_add_test(tc, config_by_environment);
 	tcase_add_test(tc, overridden_values_are_checked_too);
 	tcase_add_test(tc, tenants_from_flags_and_file);
+	tcase_add_test(tc, long_tenants_are_not_cut);
 	tcase_add_test(tc, commands);
 	tcase_add_test(tc, strange_environment_is_named_not_refused);
 	tcase_add_loop_test(tc, bad_flags, 0, (int)radix_array_size(bad_args));
