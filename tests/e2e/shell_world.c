@@ -2,6 +2,7 @@
  * shell_world.c - see shell_world.h.
  */
 #include "tests/e2e/shell_world.h"
+#include "tests/lib/run.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -148,8 +149,6 @@ void wait_stat(const char *name, json_int_t n)
 int shell_main(const struct shell_case *cases, size_t n, const char *only)
 {
 	Suite *s = suite_create("shell");
-	SRunner *sr;
-	int failed;
 
 	if (!e2e_daemon_binary()) {
 		puts("1..0 # SKIP no prefixd binary");
@@ -167,9 +166,5 @@ int shell_main(const struct shell_case *cases, size_t n, const char *only)
 			tcase_add_test(tc, *t);
 		suite_add_tcase(s, tc);
 	}
-	sr = srunner_create(s);
-	srunner_run_all(sr, CK_ENV);
-	failed = srunner_ntests_failed(sr);
-	srunner_free(sr);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return test_run(s);
 }

@@ -5,6 +5,7 @@
  */
 #include "tests/e2e/fake.h"
 #include "tests/e2e/harness.h"
+#include "tests/lib/run.h"
 
 #include <check.h>
 #include <stdio.h>
@@ -563,11 +564,5 @@ static Suite *suite(void)
 
 int main(void)
 {
-	SRunner *sr = srunner_create(suite());
-	int failed;
-
-	srunner_run_all(sr, CK_ENV);
-	failed = srunner_ntests_failed(sr);
-	srunner_free(sr);
-	return failed != 0;
+	return test_run(suite());
 }

@@ -6,6 +6,7 @@
  */
 #include "tests/e2e/fake.h"
 #include "tests/e2e/harness.h"
+#include "tests/lib/run.h"
 
 #include <check.h>
 #include <errno.h>
@@ -404,16 +405,9 @@ static Suite *suite(bool t57)
 /* With "T57": that scenario only. */
 int main(int argc, char **argv)
 {
-	SRunner *sr;
-	int failed;
-
 	if (!e2e_daemon_binary() || access(ctl_binary(), X_OK) != 0) {
 		fputs("no PREFIXD_BIN or PREFIXCTL_BIN\n", stderr);
 		return E2E_SKIP;
 	}
-	sr = srunner_create(suite(argc > 1 && strcmp(argv[1], "T57") == 0));
-	srunner_run_all(sr, CK_ENV);
-	failed = srunner_ntests_failed(sr);
-	srunner_free(sr);
-	return failed != 0;
+	return test_run(suite(argc > 1 && strcmp(argv[1], "T57") == 0));
 }

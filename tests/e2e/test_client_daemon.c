@@ -2,6 +2,7 @@
  * test_client_daemon.c - libprefixd against the real daemon: restarts, forks, deaths.
  */
 #include "tests/e2e/harness.h"
+#include "tests/lib/run.h"
 
 #include <check.h>
 #include <fcntl.h>
@@ -345,16 +346,9 @@ static Suite *suite(bool t21)
 /* With "T21": that scenario only. */
 int main(int argc, char **argv)
 {
-	SRunner *sr;
-	int failed;
-
 	if (!e2e_daemon_binary()) {
 		fputs("no PREFIXD_BIN\n", stderr);
 		return E2E_SKIP;
 	}
-	sr = srunner_create(suite(argc > 1 && strcmp(argv[1], "T21") == 0));
-	srunner_run_all(sr, CK_ENV);
-	failed = srunner_ntests_failed(sr);
-	srunner_free(sr);
-	return failed != 0;
+	return test_run(suite(argc > 1 && strcmp(argv[1], "T21") == 0));
 }

@@ -5,6 +5,7 @@
  */
 #include "tests/e2e/fake.h"
 #include "tests/e2e/harness.h"
+#include "tests/lib/run.h"
 
 #include <check.h>
 #include <stdio.h>
@@ -316,8 +317,6 @@ int main(void)
 {
 	Suite *s = suite_create("client_wait");
 	TCase *t = tcase_create("wait");
-	SRunner *sr;
-	int failed;
 
 	tcase_set_timeout(t, 60);
 	tcase_add_loop_test(t, states, 0, 2);
@@ -326,9 +325,5 @@ int main(void)
 	tcase_add_loop_test(t, wrong_events_end_the_connection, 0, 6);
 	tcase_add_test(t, refusals);
 	suite_add_tcase(s, t);
-	sr = srunner_create(s);
-	srunner_run_all(sr, CK_ENV);
-	failed = srunner_ntests_failed(sr);
-	srunner_free(sr);
-	return failed != 0;
+	return test_run(s);
 }

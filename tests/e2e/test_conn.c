@@ -4,6 +4,7 @@
  */
 #include "daemon/conn.h"
 #include "daemon/log.h"
+#include "tests/lib/run.h"
 
 #include <check.h>
 #include <event2/event.h>
@@ -782,11 +783,5 @@ static Suite *suite(void)
 
 int main(void)
 {
-	SRunner *sr = srunner_create(suite());
-	int failed;
-
-	srunner_run_all(sr, CK_ENV);
-	failed = srunner_ntests_failed(sr);
-	srunner_free(sr);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return test_run(suite());
 }

@@ -13,6 +13,7 @@
 
 #include "clients/c/prefixd_events.h"
 #include "tests/e2e/harness.h"
+#include "tests/lib/run.h"
 
 #define POOL 256
 
@@ -294,8 +295,7 @@ int main(int argc, char **argv)
 		const TTest *const *test;
 	} cases[] = { { "T34", &stops_reading }, { "T42", &clear_empties }, { "watch", &watch } };
 	Suite *s = suite_create("events");
-	SRunner *sr;
-	int failed, n = 0;
+	int n = 0;
 
 	if (!e2e_daemon_binary())
 		return E2E_SKIP;
@@ -310,9 +310,5 @@ int main(int argc, char **argv)
 		suite_add_tcase(s, t);
 		n++;
 	}
-	sr = srunner_create(s);
-	srunner_run_all(sr, CK_ENV);
-	failed = srunner_ntests_failed(sr);
-	srunner_free(sr);
-	return failed || n == 0 ? 1 : 0;
+	return test_run(s);
 }

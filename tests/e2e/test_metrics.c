@@ -7,6 +7,7 @@
 #include "daemon/metrics.h"
 
 #include "tests/e2e/exposition.h"
+#include "tests/lib/run.h"
 
 #include <check.h>
 #include <stdio.h>
@@ -147,9 +148,7 @@ int main(int argc, char **argv)
 {
 	Suite *s = suite_create("metrics");
 	TCase *tc = tcase_create("metrics");
-	SRunner *sr;
 	char *text;
-	int failed;
 
 	if (argc > 1 && strcmp(argv[1], "reference") == 0) {
 		if (prefixd_metrics_reference(&text) < 0)
@@ -164,9 +163,5 @@ int main(int argc, char **argv)
 	tcase_add_loop_test(tc, accept_decides, 0, radix_array_size(accepts));
 	tcase_add_test(tc, the_reference_is_the_tables);
 	suite_add_tcase(s, tc);
-	sr = srunner_create(s);
-	srunner_run_all(sr, CK_ENV);
-	failed = srunner_ntests_failed(sr);
-	srunner_free(sr);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return test_run(s);
 }

@@ -2,6 +2,7 @@
  * test_options.c - every way in which a setting can come in, be wrong, and go out again.
  */
 #include "daemon/options_internal.h"
+#include "tests/lib/run.h"
 
 #include <check.h>
 #include <fcntl.h>
@@ -548,11 +549,5 @@ static Suite *suite(void)
 
 int main(void)
 {
-	SRunner *sr = srunner_create(suite());
-	int failed;
-
-	srunner_run_all(sr, CK_ENV);
-	failed = srunner_ntests_failed(sr);
-	srunner_free(sr);
-	return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return test_run(suite());
 }

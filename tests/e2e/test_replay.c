@@ -9,6 +9,7 @@
 #include "clients/replay/workload.h"
 #include "tests/e2e/harness.h"
 #include "tests/e2e/naive_lru.h"
+#include "tests/lib/run.h"
 
 #include <check.h>
 #include <fcntl.h>
@@ -567,15 +568,9 @@ static TCase *cases(bool t37)
 int main(int argc, char *argv[])
 {
 	Suite *suite = suite_create("replay");
-	SRunner *sr;
-	int n_failed;
 
 	if (!replay_binary() || !e2e_daemon_binary())
 		return E2E_SKIP;
 	suite_add_tcase(suite, cases(argc > 1 && strcmp(argv[1], "T37") == 0));
-	sr = srunner_create(suite);
-	srunner_run_all(sr, CK_ENV);
-	n_failed = srunner_ntests_failed(sr);
-	srunner_free(sr);
-	return n_failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return test_run(suite);
 }

@@ -11,6 +11,7 @@
 #include "clients/replay/util.h"
 #include "clients/replay/workload.h"
 #include "tests/e2e/naive_lru.h"
+#include "tests/lib/run.h"
 
 #include <check.h>
 #include <stdio.h>
@@ -572,8 +573,6 @@ int main(void)
 {
 	Suite *suite = suite_create("replay-units");
 	TCase *t = tcase_create("all");
-	SRunner *sr;
-	int n_failed;
 
 	tcase_set_timeout(t, 60);
 	tcase_add_test(t, content_of_any_length_compares_equal);
@@ -602,9 +601,5 @@ int main(void)
 	tcase_add_test(t, latency_is_within_two_percent);
 	tcase_add_test(t, latency_of_nothing_is_zero);
 	suite_add_tcase(suite, t);
-	sr = srunner_create(suite);
-	srunner_run_all(sr, CK_ENV);
-	n_failed = srunner_ntests_failed(sr);
-	srunner_free(sr);
-	return n_failed ? EXIT_FAILURE : EXIT_SUCCESS;
+	return test_run(suite);
 }

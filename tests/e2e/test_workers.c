@@ -6,6 +6,7 @@
 #include "tests/e2e/worker.h"
 
 #include "tests/lib/rng.h"
+#include "tests/lib/run.h"
 
 #include <check.h>
 #include <jansson.h>
@@ -564,8 +565,6 @@ int main(int argc, char **argv)
 	const char *which = argc > 1 ? argv[1] : "";
 	Suite *s = suite_create("workers");
 	TCase *t = tcase_create(which);
-	SRunner *sr;
-	int failed;
 
 	if (!e2e_daemon_binary()) {
 		printf("1..0 # SKIP no daemon binary\n");
@@ -589,9 +588,5 @@ int main(int argc, char **argv)
 		tcase_add_test(t, stampede_64_the_leader_dies);
 	}
 	suite_add_tcase(s, t);
-	sr = srunner_create(s);
-	srunner_run_all(sr, CK_ENV);
-	failed = srunner_ntests_failed(sr) || !srunner_ntests_run(sr);
-	srunner_free(sr);
-	return failed;
+	return test_run(s);
 }

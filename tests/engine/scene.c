@@ -2,6 +2,7 @@
  * scene.c - see scene.h.
  */
 #include "tests/engine/scene.h"
+#include "tests/lib/run.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -105,12 +106,5 @@ uint32_t scene_look(const struct scene_place *at, const struct scene_prompt *p,
 
 int scene_main(Suite *s)
 {
-	SRunner *sr = srunner_create(s);
-	int run, failed;
-
-	srunner_run_all(sr, CK_ENV);
-	run = srunner_ntests_run(sr);
-	failed = srunner_ntests_failed(sr);
-	srunner_free(sr);
-	return failed || run == 0 ? EXIT_FAILURE : EXIT_SUCCESS;
+	return test_run(s);
 }

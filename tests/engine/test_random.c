@@ -2,6 +2,7 @@
  * test_random.c - random workers in the simulated world: test_random SEED STEPS.
  */
 #include "tests/engine/random.h"
+#include "tests/lib/run.h"
 
 #include <check.h>
 #include <inttypes.h>
@@ -111,8 +112,6 @@ int main(int argc, char **argv)
 {
 	Suite *s = suite_create("random");
 	TCase *t = tcase_create("random");
-	SRunner *sr;
-	int failed;
 
 	if (argc > 1)
 		seed = strtoull(argv[1], NULL, 0);
@@ -124,9 +123,5 @@ int main(int argc, char **argv)
 	tcase_add_test(t, sockets_only);
 	tcase_add_test(t, no_faults);
 	suite_add_tcase(s, t);
-	sr = srunner_create(s);
-	srunner_run_all(sr, CK_ENV);
-	failed = srunner_ntests_failed(sr);
-	srunner_free(sr);
-	return failed ? 1 : 0;
+	return test_run(s);
 }

@@ -5,6 +5,7 @@
  * Loops run over body numbers, so a message that is added to the tables is tested too.
  */
 #include "tests/lib/rng.h"
+#include "tests/lib/run.h"
 #include "tests/proto/walk.h"
 
 #include <check.h>
@@ -664,11 +665,5 @@ static Suite *suite(void)
 
 int main(void)
 {
-	SRunner *sr = srunner_create(suite());
-	int failed;
-
-	srunner_run_all(sr, CK_ENV);
-	failed = srunner_ntests_failed(sr);
-	srunner_free(sr);
-	return failed != 0;
+	return test_run(suite());
 }

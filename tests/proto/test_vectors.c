@@ -4,6 +4,7 @@
  *
  *     test_vectors DIR    (with frames.txt and bad.txt)
  */
+#include "tests/lib/run.h"
 #include "tests/proto/walk.h"
 
 #include <check.h>
@@ -307,8 +308,6 @@ int main(int argc, char **argv)
 {
 	Suite *s = suite_create("vectors");
 	TCase *t = tcase_create("vectors");
-	SRunner *sr;
-	int failed;
 
 	dir = argc > 1 ? argv[1] : ".";
 	tcase_set_timeout(t, 60);
@@ -318,9 +317,5 @@ int main(int argc, char **argv)
 	tcase_add_test(t, self_test_is_the_golden_one);
 	tcase_add_test(t, bad_frames_are_refused);
 	suite_add_tcase(s, t);
-	sr = srunner_create(s);
-	srunner_run_all(sr, CK_ENV);
-	failed = srunner_ntests_failed(sr);
-	srunner_free(sr);
-	return failed != 0;
+	return test_run(s);
 }

@@ -4,6 +4,7 @@
  * In these paths a letter is a digest: the same letter is the same prefix.
  */
 #include "radix/index.h"
+#include "tests/lib/run.h"
 #include "tests/radix/bed.h"
 
 #include <stdio.h>
@@ -345,8 +346,6 @@ int main(void)
 {
 	Suite *s = suite_create("digests");
 	TCase *tc = tcase_create("digests");
-	SRunner *sr;
-	int failed;
 
 	tcase_add_checked_fixture(tc, setup, teardown);
 	tcase_add_test(tc, every_block_of_a_path_is_found);
@@ -364,9 +363,5 @@ int main(void)
 	tcase_add_test(tc, islands_keep_their_root_until_they_go);
 	tcase_add_test(tc, dump_shows_islands);
 	suite_add_tcase(s, tc);
-	sr = srunner_create(s);
-	srunner_run_all(sr, CK_ENV);
-	failed = srunner_ntests_failed(sr);
-	srunner_free(sr);
-	return failed ? 1 : 0;
+	return test_run(s);
 }

@@ -2,6 +2,7 @@
  * test_index.c - the shape of the tree under splits, merges and trims, and what pins protect.
  */
 #include "radix/index.h"
+#include "tests/lib/run.h"
 #include "tests/radix/bed.h"
 
 #include <stdio.h>
@@ -445,15 +446,9 @@ static void add_case(Suite *s, const char *name, void (*setup)(void))
 int main(void)
 {
 	Suite *s = suite_create("index");
-	SRunner *sr;
-	int failed;
 
 	add_case(s, "short keys", setup_short);
 	add_case(s, "long keys", setup_long);
 	add_case(s, "longer keys", setup_longer);
-	sr = srunner_create(s);
-	srunner_run_all(sr, CK_ENV);
-	failed = srunner_ntests_failed(sr);
-	srunner_free(sr);
-	return failed ? 1 : 0;
+	return test_run(s);
 }

@@ -7,6 +7,7 @@
  */
 #include "radix/index.h"
 #include "tests/lib/heap.h"
+#include "tests/lib/run.h"
 
 #include <check.h>
 #include <stdio.h>
@@ -301,16 +302,10 @@ int main(void)
 {
 	Suite *s = suite_create("memory");
 	TCase *tc = tcase_create("memory");
-	SRunner *sr;
-	int n_bad;
 
 	tcase_set_timeout(tc, 60);
 	tcase_add_test(tc, each_allocation_fails_once);
 	tcase_add_test(tc, an_exhausted_heap_still_serves);
 	suite_add_tcase(s, tc);
-	sr = srunner_create(s);
-	srunner_run_all(sr, CK_ENV);
-	n_bad = srunner_ntests_failed(sr);
-	srunner_free(sr);
-	return n_bad ? 1 : 0;
+	return test_run(s);
 }

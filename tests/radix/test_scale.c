@@ -2,6 +2,7 @@
  * test_scale.c - very deep trees on a small stack, and the cost of evicting one block.
  */
 #include "tests/lib/heap.h"
+#include "tests/lib/run.h"
 #include "tests/radix/bulk.h"
 
 #include <check.h>
@@ -251,8 +252,6 @@ int main(void)
 	Suite *s = suite_create("scale");
 	TCase *deep = tcase_create("deep");
 	TCase *t51 = tcase_create("T51");
-	SRunner *sr;
-	int failed;
 
 	tcase_set_timeout(deep, 60);
 	tcase_add_loop_test(deep, deep_chain_on_a_small_stack, 0, 1);
@@ -261,9 +260,5 @@ int main(void)
 	tcase_set_timeout(t51, 60);
 	tcase_add_test(t51, T51_evicting_one_block_costs_the_same_in_a_big_index);
 	suite_add_tcase(s, t51);
-	sr = srunner_create(s);
-	srunner_run_all(sr, CK_ENV);
-	failed = srunner_ntests_failed(sr);
-	srunner_free(sr);
-	return failed ? 1 : 0;
+	return test_run(s);
 }

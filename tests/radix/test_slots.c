@@ -2,6 +2,7 @@
  * test_slots.c - slots, commits, runs, roots, and the looks below a place.
  */
 #include "radix/index.h"
+#include "tests/lib/run.h"
 #include "tests/radix/bed.h"
 
 #include <stdio.h>
@@ -495,8 +496,6 @@ int main(void)
 	Suite *s = suite_create("slots");
 	TCase *tc = tcase_create("slots");
 	TCase *t07 = tcase_create("T07");
-	SRunner *sr;
-	int failed;
 
 	tcase_add_checked_fixture(tc, setup, teardown);
 	tcase_add_test(tc, wrong_configs_are_refused);
@@ -522,9 +521,5 @@ int main(void)
 	tcase_add_checked_fixture(t07, setup, teardown);
 	tcase_add_test(t07, T07_digests_that_differ_in_16_bits_never_meet);
 	suite_add_tcase(s, t07);
-	sr = srunner_create(s);
-	srunner_run_all(sr, CK_ENV);
-	failed = srunner_ntests_failed(sr);
-	srunner_free(sr);
-	return failed ? 1 : 0;
+	return test_run(s);
 }

@@ -9,6 +9,7 @@
  */
 #include "tests/lib/heap.h"
 #include "tests/lib/rng.h"
+#include "tests/lib/run.h"
 #include "tests/radix/bulk.h"
 
 #include <check.h>
@@ -201,8 +202,6 @@ int main(void)
 {
 	Suite *s = suite_create("tag");
 	TCase *tc = tcase_create("tag");
-	SRunner *sr;
-	int failed;
 
 	tcase_set_timeout(tc, 60);
 	tcase_add_test(tc, a_million_prompts_no_false_hit);
@@ -210,9 +209,5 @@ int main(void)
 	tcase_add_test(tc, roots_never_meet);
 	tcase_add_test(tc, roots_of_digests_never_meet);
 	suite_add_tcase(s, tc);
-	sr = srunner_create(s);
-	srunner_run_all(sr, CK_ENV);
-	failed = srunner_ntests_failed(sr);
-	srunner_free(sr);
-	return failed ? 1 : 0;
+	return test_run(s);
 }

@@ -5,6 +5,7 @@
  * behind, a use that is not written far enough up, a root that ends while somebody takes it again.
  */
 #include "radix/internal.h"
+#include "tests/lib/run.h"
 #include "tests/radix/bed.h"
 
 /*
@@ -160,8 +161,6 @@ int main(void)
 {
 	Suite *s = suite_create("upkeep");
 	TCase *tc = tcase_create("upkeep");
-	SRunner *sr;
-	int failed;
 
 	tcase_set_timeout(tc, 60);
 	tcase_add_test(tc, a_use_counts_for_the_whole_path);
@@ -171,9 +170,5 @@ int main(void)
 	tcase_add_test(tc, a_root_that_is_taken_again_does_not_end);
 	tcase_add_test(tc, a_check_covers_all_that_identifies);
 	suite_add_tcase(s, tc);
-	sr = srunner_create(s);
-	srunner_run_all(sr, CK_ENV);
-	failed = srunner_ntests_failed(sr);
-	srunner_free(sr);
-	return failed ? 1 : 0;
+	return test_run(s);
 }
