@@ -1,9 +1,9 @@
 /*
  * test_verify.c - radix_verify() can fail: each invariant is broken by hand and must be named.
  *
- * All other tests end with a verification that finds nothing.  That means something only if it would
- * have found something.  Each case changes one word behind the index's back, expects the number of
- * the rule that this breaks, and puts the word back.
+ * All other tests end with a verification that finds nothing.  That means something only if it
+ * would have found something.  Each case changes one word behind the index's back, expects the
+ * number of the rule that this breaks, and puts the word back.
  */
 #include "radix/internal.h"
 #include "tests/radix/bed.h"
