@@ -295,20 +295,19 @@ int main(int argc, char **argv)
 		const TTest *const *test;
 	} cases[] = { { "T34", &stops_reading }, { "T42", &clear_empties }, { "watch", &watch } };
 	Suite *s = suite_create("events");
-	int n = 0;
 
 	if (!e2e_daemon_binary())
 		return E2E_SKIP;
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-		TCase *t = tcase_create(cases[i].name);
+		TCase *t;
 
 		if (argc > 1 && strcmp(argv[1], cases[i].name) != 0)
 			continue;
+		t = tcase_create(cases[i].name);
 		tcase_add_checked_fixture(t, setup, teardown);
 		tcase_set_timeout(t, 100);
 		tcase_add_test(t, *cases[i].test);
 		suite_add_tcase(s, t);
-		n++;
 	}
 	return test_run(s);
 }
