@@ -211,14 +211,16 @@ END_TEST
 #define LIVES 8
 
 /* Exit status of a worker: 0 well, 1 wrong bytes, 2 a status that no restart explains. */
-static int work(const struct e2e_daemon *d, int stop_fd)
+static int work(const struct e2e_daemon *d, int stop_fd, int ready_fd)
 {
 	pfx_client *c = e2e_connect(d);
 	pfx_namespace *ns = e2e_open(c, "m", BLOCK);
 	struct score s = { 0 };
 	uint32_t seed = 0, n_ok = 0;
-	char byte;
+	char byte = 0;
 
+	if (write(ready_fd, &byte, 1) != 1)
+		return 4;
 	while (read(stop_fd, &byte, 1) != 0) {
 		int r = request(ns, seed++ % 12, &s);
 
@@ -238,9 +240,11 @@ static int work(const struct e2e_daemon *d, int stop_fd)
 START_TEST(killed_under_load)
 {
 	pid_t pids[3];
-	int p[2];
+	int p[2], ready[2];
+	char byte;
 
 	ck_assert_int_eq(pipe2(p, O_CLOEXEC), 0);
+	ck_assert_int_eq(pipe2(ready, O_CLOEXEC), 0);
 	for (int i = 0; i < 3; i++) {
 		pids[i] = fork();
 		ck_assert_int_ge(pids[i], 0);
@@ -248,10 +252,15 @@ START_TEST(killed_under_load)
 			close(p[1]);
 			/* A read that finds nothing must not block. */
 			ck_assert_int_eq(fcntl(p[0], F_SETFL, O_NONBLOCK), 0);
-			_exit(work(&daemon_, p[0]));
+			_exit(work(&daemon_, p[0], ready[1]));
 		}
 	}
 	close(p[0]);
+	/* A worker that has not begun would only learn that nobody is there. */
+	for (int i = 0; i < 3; i++)
+		ck_assert_int_eq(read(ready[0], &byte, 1), 1);
+	close(ready[0]);
+	close(ready[1]);
 	for (int life = 0; life < LIVES; life++) {
 		e2e_sleep_ms(60);
 		(void)e2e_daemon_stop(&daemon_, SIGKILL);
