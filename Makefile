@@ -36,7 +36,7 @@ deps:
 bench: deps ## short benchmarks, about two minutes: index, socket against Redis
 	@.ci/bench short
 
-bench-large: deps ## the same with 10 million blocks (needs about 12 GiB)
+bench-large: deps ## the same with 10 million blocks in the index, 4 million behind the socket
 	@.ci/bench large
 
 bench-reference: build ## replay the public traces against their reference results: TRACES=DIR
