@@ -398,6 +398,11 @@ static void session_event(struct prefixd_engine *e, const struct prefixd_event *
 	case PREFIXD_EVENT_ADMIN_EVICT:
 	case PREFIXD_EVENT_ADMIN_FLUSH:
 	case PREFIXD_EVENT_RELOAD:
+	case PREFIXD_EVENT_MOVED:
+	case PREFIXD_EVENT_LOOKED:
+	case PREFIXD_EVENT_REDIS_STATE:
+	case PREFIXD_EVENT_EPOCH_SEEN:
+	case PREFIXD_EVENT_ADMIN_INVALIDATE:
 		break;
 	}
 }
@@ -441,6 +446,12 @@ struct prefixd_actions prefixd_engine_step(struct prefixd_engine *e, struct pref
 		break;
 	case PREFIXD_EVENT_RELOAD:
 		on_reload(e, event);
+		break;
+	case PREFIXD_EVENT_MOVED:
+	case PREFIXD_EVENT_LOOKED:
+	case PREFIXD_EVENT_REDIS_STATE:
+	case PREFIXD_EVENT_EPOCH_SEEN:
+	case PREFIXD_EVENT_ADMIN_INVALIDATE:
 		break;
 	}
 	prefixd_pending_settle(e);

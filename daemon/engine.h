@@ -14,7 +14,7 @@
 #pragma once
 
 #include "proto/messages.h"
-#include "radix/index.h"
+#include "radix/tiers.h"
 
 struct prefixd_engine; /* opaque */
 
@@ -41,6 +41,28 @@ struct prefixd_limits {
 		max_pins_share; /* percent of a pool one session may hold while others ask; 0 off */
 	uint64_t lease_max_age_ns; /* 0: off */
 	uint64_t pending_ns;       /* how long a leader is waited for; 0: nobody leads */
+	uint64_t
+		reserve_ns; /* how long a RESERVE without a deadline waits for blocks to move down */
+	uint64_t
+		prefill_ns_per_token; /* what computing costs; a load that costs more is advised against */
+};
+
+/* When blocks are copied to the tier below. */
+#define PREFIXD_WRITE_POLICIES(X)                                   \
+	X(BACK, "back")             /* when their slot is wanted */ \
+	X(THROUGH, "through")       /* when they are committed */   \
+	X(SECOND_USE, "second-use") /* when their slot is wanted, if they were ever hit again */
+
+enum prefixd_write_policy {
+#define X(sym, text) PREFIXD_WRITE_##sym,
+	PREFIXD_WRITE_POLICIES(X)
+#undef X
+};
+
+/* What a namespace's names are made with beside its digest; the greater one counts. */
+struct prefixd_epoch {
+	uint64_t n;
+	uint64_t nonce;
 };
 
 struct prefixd_engine_config {
@@ -58,6 +80,14 @@ struct prefixd_engine_config {
 	bool watches_processes;   /* PROCESS_GONE will come; else SESSION_EOF ends a session */
 	const char *version;      /* for HELLO's reply; kept by pointer */
 	uint32_t event_ring;      /* events kept for subscribers; 0: SUBSCRIBE is refused */
+	/* tiers below the pools */
+	uint32_t host_blocks;  /* host slots of each group; 0: no host tier */
+	bool redis;            /* STORE, FETCH, LOOK and NAMES are carried out */
+	uint32_t index_blocks; /* members of each group that only Redis has; others are forgotten */
+	enum prefixd_write_policy write;
+	uint32_t watermark_low;  /* percent of a tier's slots kept free ahead of demand; 0: none */
+	uint32_t watermark_high; /* once below low, up to this */
+	uint32_t move_window;    /* moves in flight per group and direction; 0: 256 */
 };
 
 /* Fills limits and sizes with the defaults of the options table. */
@@ -65,20 +95,25 @@ void prefixd_engine_config_init(struct prefixd_engine_config *config);
 
 /* ---- events ---------------------------------------------------------------------------------- */
 
-#define PREFIXD_EVENTS(X)                                                                       \
-	X(SESSION_OPENED) /* a peer connected to the worker socket */                           \
-	X(FRAME)          /* one whole frame of a session, header checked */                    \
-	X(FRAME_BAD)      /* its header was wrong: answer, flush, close */                      \
-	X(SESSION_EOF)    /* the socket ended; the process may live on */                       \
-	X(PROCESS_GONE)   /* the peer's process ended (pidfd), socket or not */                 \
-	X(POOL_READY)     /* answer to action POOL_CREATE */                                    \
-	X(POOL_FAILED)                                                                          \
-	X(TIMER)       /* prefixd_engine_deadline() has passed */                               \
-	X(DRAIN)       /* stop taking work; action EXIT follows when idle or at the deadline */ \
-	X(ADMIN_EVICT) /* evict n blocks of a group; answer in event.ret_* */                   \
-	X(ADMIN_FLUSH) /* empty a namespace, or all */                                          \
-	X(RELOAD)      /* new tenants and limits */                                             \
-	X(SUBSCRIBER_READY) /* the bytes of a SEND with tell_ready are in the socket */
+#define PREFIXD_EVENTS(X)                                                                         \
+	X(SESSION_OPENED) /* a peer connected to the worker socket */                             \
+	X(FRAME)          /* one whole frame of a session, header checked */                      \
+	X(FRAME_BAD)      /* its header was wrong: answer, flush, close */                        \
+	X(SESSION_EOF)    /* the socket ended; the process may live on */                         \
+	X(PROCESS_GONE)   /* the peer's process ended (pidfd), socket or not */                   \
+	X(POOL_READY)     /* answer to action POOL_CREATE */                                      \
+	X(POOL_FAILED)                                                                            \
+	X(TIMER)       /* prefixd_engine_deadline() has passed */                                 \
+	X(DRAIN)       /* stop taking work; action EXIT follows when idle or at the deadline */   \
+	X(ADMIN_EVICT) /* evict n blocks of a group; answer in event.ret_* */                     \
+	X(ADMIN_FLUSH) /* empty a namespace, or all */                                            \
+	X(RELOAD)      /* new tenants and limits */                                               \
+	X(SUBSCRIBER_READY) /* the bytes of a SEND with tell_ready are in the socket */           \
+	X(MOVED)            /* answer to COPY, STORE or FETCH */                                  \
+	X(LOOKED)           /* answer to LOOK */                                                  \
+	X(REDIS_STATE)      /* Redis can be used from now on, or cannot */                        \
+	X(EPOCH_SEEN)       /* somebody, or a life before this one, raised a namespace's epoch */ \
+	X(ADMIN_INVALIDATE) /* raise a namespace's epoch; nothing older is served afterwards */
 
 enum prefixd_event_type {
 #define X(sym) PREFIXD_EVENT_##sym,
@@ -92,6 +127,20 @@ struct prefixd_peer {
 	uint32_t gid;
 	uint64_t start_time; /* of the process, /proc/PID/stat field 22; 0 unknown */
 	bool admin;          /* came in by the admin socket: EXPLAIN shows stored tokens */
+};
+
+/* How a move ended. */
+#define PREFIXD_MOVE_RESULTS(X)                                                            \
+	X(OK, "ok")                                                                        \
+	X(LOST, "lost")       /* Redis has no such value (any more) */                     \
+	X(CORRUPT, "corrupt") /* what it has, or what lay in the slot, is not the block */ \
+	X(DOWN, "down")       /* not tried, or no answer in time */                        \
+	X(FAILED, "failed")   /* the copy itself failed */
+
+enum prefixd_move_result {
+#define X(sym, text) PREFIXD_MOVE_##sym,
+	PREFIXD_MOVE_RESULTS(X)
+#undef X
 };
 
 struct prefixd_event {
@@ -129,6 +178,26 @@ struct prefixd_event {
 			uint32_t n_tenants;
 			const struct prefixd_limits *limits;
 		} reload;
+		struct {
+			uint32_t id; /* the action's */
+			enum prefixd_move_result result;
+			uint64_t ns;          /* what the carrying alone took; 0: unknown */
+			bool summed;          /* checksum is there */
+			uint8_t checksum[16]; /* XXH3-128 of the block */
+		} moved;
+		struct {
+			uint32_t id;
+			uint32_t n; /* leading keys that are there; 0 too when nobody could say */
+		} looked;
+		bool redis_up;
+		struct {
+			uint8_t digest[32]; /* the namespace's */
+			struct prefixd_epoch epoch;
+		} epoch;
+		struct {
+			uint32_t ns;
+			uint64_t nonce; /* random */
+		} invalidate;
 	} u;
 	uint64_t ret_n; /* ADMIN_*: blocks that went */
 };
@@ -143,7 +212,13 @@ struct prefixd_event {
 	X(POOL_DESTROY)                                                                      \
 	X(POISON) /* a slot became free (simulated device: fill it) */                       \
 	X(LOG)    /* one line; never a token id */                                           \
-	X(EXIT)   /* drained */
+	X(EXIT)   /* drained */                                                              \
+	X(COPY)   /* a block between device and host; answer with MOVED */                   \
+	X(STORE)  /* a block to Redis; answer with MOVED */                                  \
+	X(FETCH)  /* a block from Redis; answer with MOVED */                                \
+	X(NAMES)  /* new members, for who keeps their names across machines */               \
+	X(LOOK)   /* are these in Redis? answer with LOOKED */                               \
+	X(EPOCH)  /* a namespace and its epoch: keep it, and tell others if it was raised here */
 
 enum prefixd_action_type {
 #define X(sym) PREFIXD_ACTION_##sym,
@@ -156,6 +231,38 @@ enum prefixd_log_level {
 	PREFIXD_LOG_WARN,
 	PREFIXD_LOG_INFO,
 	PREFIXD_LOG_DEBUG
+};
+
+/*
+ * Names.  A member's name is made of its parent's name and its key (digest mode: of the root's name
+ * and its key); whoever carries out NAMES keeps it by the member's entry until the entry is named
+ * anew.  NAMES of an entry comes before any other action that names it.
+ */
+struct prefixd_names {
+	enum radix_key_mode mode;
+	uint8_t root[32]; /* the root's name */
+	uint8_t ns_digest[32];
+	uint32_t parent; /* entry of the member before the first key; RADIX_NONE: the root */
+	uint32_t key_len;
+	uint32_t n;
+	const uint32_t *entries; /* [n]; NULL with LOOK */
+	const void *keys;        /* n x key_len; like entries valid until the next step */
+};
+
+/* One block on its way.  The end that is not Redis is a slot of the group. */
+struct prefixd_carry {
+	uint32_t id; /* of this move; MOVED gives it back, then it may be used again */
+	enum radix_tier from, to;
+	uint32_t src, dst; /* slots; RADIX_NONE in Redis */
+	uint32_t entry;    /* whose name it is */
+	uint32_t n_tokens;
+	uint64_t deadline_ns;  /* absolute; 0: the carrier's own */
+	uint8_t checksum_kind; /* what is known already: 0 nothing, 1 XXH3-128, 2 kernels' */
+	uint8_t checksum[16];
+	uint8_t ns_digest[32];
+	const void *key; /* key_len bytes, valid until the next step */
+	uint32_t key_len;
+	bool urgent; /* somebody waits for it */
 };
 
 struct prefixd_action {
@@ -172,9 +279,22 @@ struct prefixd_action {
 		} send;
 		struct {
 			uint32_t n_slots;
+			uint32_t n_host; /* slots of its host tier */
 			uint64_t slot_bytes;
 		} pool;
 		struct radix_run poison;
+		struct prefixd_carry carry; /* COPY, STORE, FETCH */
+		struct prefixd_names names; /* NAMES */
+		struct {
+			uint32_t id;
+			uint64_t deadline_ns;
+			struct prefixd_names names;
+		} look;
+		struct {
+			uint8_t digest[32];
+			struct prefixd_epoch epoch;
+			bool raised; /* here and now */
+		} epoch;
 		struct {
 			enum prefixd_log_level level;
 			const char *text;

@@ -136,6 +136,11 @@ static int say(char *out, size_t len, const struct prefixd_namespace *ns, const 
 			"hash seed too, and what is stored there cannot be found from here: "
 			"give all workers one seed",
 			matched, n);
+	case PROTO_REASON_DECLINED:
+		return snprintf(out, len,
+				"%llu of %llu tokens are served; the rest lay in a lower tier and "
+				"was computed all the same",
+				matched, n);
 	case PROTO_REASON_PENDING:
 		return snprintf(out, len,
 				"%llu of %llu tokens are served; the next %llu are being computed "

@@ -153,6 +153,13 @@ static void server_act(struct prefixd_server *s, const struct prefixd_action *a)
 	case PREFIXD_ACTION_LOG:
 		prefixd_log_text(a->u.log.level, a->u.log.text);
 		return;
+	case PREFIXD_ACTION_COPY:
+	case PREFIXD_ACTION_STORE:
+	case PREFIXD_ACTION_FETCH:
+	case PREFIXD_ACTION_NAMES:
+	case PREFIXD_ACTION_LOOK:
+	case PREFIXD_ACTION_EPOCH:
+		return;
 	case PREFIXD_ACTION_EXIT:
 		act_exit(s);
 		return;

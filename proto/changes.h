@@ -6,11 +6,11 @@
 #pragma once
 
 /* What a subscriber is told, and why a block is gone. */
-#define PROTO_CHANGES(X)                                                                     \
-	X(1, STORED, "stored")   /* a block became a member of the tier */                   \
-	X(2, REMOVED, "removed") /* it is gone from the tier */                              \
-	X(3, MOVED, "moved")     /* it went from one tier to another; not in this version */ \
-	X(4, CLEARED, "cleared") /* all blocks of the namespace are gone */                  \
+#define PROTO_CHANGES(X)                                                       \
+	X(1, STORED, "stored")   /* a block became a member of the tier */     \
+	X(2, REMOVED, "removed") /* it is gone from the tier */                \
+	X(3, MOVED, "moved")     /* its highest copy is in another tier now */ \
+	X(4, CLEARED, "cleared") /* all blocks of the namespace are gone */    \
 	X(5, RESYNC, "resync")   /* events were lost: nothing known before holds */
 
 enum proto_change_kind {
@@ -25,7 +25,9 @@ enum proto_change_kind {
 	X(2, FLUSH, "flush")       \
 	X(3, EVICT, "evict")       \
 	X(4, CORRUPT, "corrupt")   \
-	X(5, QUOTA, "quota")
+	X(5, QUOTA, "quota")       \
+	X(6, LOST, "tier_lost")    \
+	X(7, DROPPED, "dropped")
 
 enum proto_removal {
 #define X(code, sym, text) PROTO_REMOVAL_##sym = (code),

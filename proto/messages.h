@@ -128,7 +128,8 @@ enum proto_tier {
 	X(9, TIER_LOST, "tier_lost")             \
 	X(10, TIER_DOWN, "tier_down")            \
 	X(11, QUOTA, "quota")                    \
-	X(12, CORRUPT, "corrupt")
+	X(12, CORRUPT, "corrupt")                \
+	X(13, DECLINED, "declined") /* it lay in a lower tier, and was computed all the same */
 
 enum proto_reason {
 #define X(code, sym, text) PROTO_REASON_##sym = (code),
@@ -400,7 +401,8 @@ enum {
 	X(1, WAITING, "waiting")                                    \
 	X(2, LEAD, "lead")     /* nobody computes it: you do */     \
 	X(3, FAILED, "failed") /* nobody will: compute */           \
-	X(4, DEADLINE, "deadline")
+	X(4, DEADLINE, "deadline")                                  \
+	X(5, LOADED, "loaded") /* EVENT only: n blocks came up from lower tiers: EXTEND */
 
 enum proto_wait_state {
 #define X(code, sym, text) PROTO_WAIT_##sym = (code),
@@ -418,7 +420,31 @@ enum proto_wait_state {
 	U32(n)         /* WAITING: blocks waited for; else: more blocks usable now */ \
 	U32(leader_us) /* WAITING: how long the leader is waited for; LEAD: you are */
 
-#define PROTO_EVENT_FIELDS PROTO_WAIT_REP_FIELDS
+/*
+ * EVENT: the end of a WAIT, or of a load that MATCH or EXTEND began with PROMOTE; seq is that
+ * request's. LOADED with fewer blocks than were to come, or FAILED, says why in `reason`.
+ */
+#define PROTO_EVENT_FIELDS(U8, U16, U32, U64, ID, STR, BLOB, RUNS)    \
+	PROTO_WAIT_REP_FIELDS(U8, U16, U32, U64, ID, STR, BLOB, RUNS) \
+	U8(reason) /* enum proto_reason */
+
+/* PREFETCH: bring these up before somebody asks.  Pins nothing, is never told about. */
+#define PROTO_PREFETCH_REQ_FIELDS(U8, U16, U32, U64, ID, STR, BLOB, RUNS) \
+	U8(has)                                                           \
+	U32(ns)                                                           \
+	U32(tenant)                                                       \
+	BLOB(salt, PROTO_SALT_MAX)                                        \
+	ID(op_id)                                                         \
+	U32(deadline_us) /* 0: the daemon's own limit */                  \
+	U64(n_tokens)                                                     \
+	BLOB(keys, PROTO_MAX_FRAME_LIMIT)
+
+/* What is there now; whether Redis holds more is asked, and what it holds comes up too. */
+#define PROTO_PREFETCH_REP_FIELDS(U8, U16, U32, U64, ID, STR, BLOB, RUNS) \
+	ID(root)                                                          \
+	U32(n_device)                                                     \
+	U32(n_host)                                                       \
+	U32(n_redis)
 
 /* PING, and REPORT's reply: empty.  ADMIN: one JSON document each way. */
 #define PROTO_EMPTY_FIELDS(U8, U16, U32, U64, ID, STR, BLOB, RUNS)
@@ -450,6 +476,8 @@ enum proto_wait_state {
 	X(wait_req, PROTO_WAIT_REQ_FIELDS)           \
 	X(wait_rep, PROTO_WAIT_REP_FIELDS)           \
 	X(event, PROTO_EVENT_FIELDS)                 \
+	X(prefetch_req, PROTO_PREFETCH_REQ_FIELDS)   \
+	X(prefetch_rep, PROTO_PREFETCH_REP_FIELDS)   \
 	X(subscribe_req, PROTO_SUBSCRIBE_REQ_FIELDS) \
 	X(subscribe_rep, PROTO_SUBSCRIBE_REP_FIELDS) \
 	X(change, PROTO_CHANGE_FIELDS)               \
@@ -457,7 +485,7 @@ enum proto_wait_state {
 	X(empty, PROTO_EMPTY_FIELDS)                 \
 	X(admin, PROTO_ADMIN_FIELDS)
 
-/* operation, body of its request, body of its reply.  PREFETCH has none yet. */
+/* operation, body of its request, body of its reply */
 #define PROTO_FRAMES(X)                                  \
 	X(HELLO, hello_req, hello_rep)                   \
 	X(OPEN, open_req, open_rep)                      \
@@ -472,6 +500,7 @@ enum proto_wait_state {
 	X(QUIESCED, quiesced_req, quiesced_rep)          \
 	X(WAIT, wait_req, wait_rep)                      \
 	X(EVENT, event, event)                           \
+	X(PREFETCH, prefetch_req, prefetch_rep)          \
 	X(SUBSCRIBE, subscribe_req, subscribe_rep)       \
 	X(CHANGES, empty, changes) /* never a request */ \
 	X(PING, empty, empty)                            \

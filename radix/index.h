@@ -63,7 +63,10 @@ const char *radix_slot_state_to_string(enum radix_slot_state s);
 struct radix_index_config {
 	const struct radix_alloc *alloc; /* kept by pointer; outlives the index */
 	uint32_t n_slots;                /* device slots, >= 1 */
-	uint32_t n_entries;              /* block table capacity, >= n_slots */
+	uint32_t n_host;                 /* host slots; 0: no such tier */
+	bool redis;                      /* there is a tier below them */
+	uint32_t n_entries;              /* block table capacity, >= n_slots + n_host; what is left
+					    bounds the members that only Redis has */
 	uint64_t secret[2];              /* per boot; keys every table address */
 	uint64_t
 		*generations; /* [n_slots], caller's memory (workers map it read-only); NULL: own */
@@ -146,10 +149,13 @@ struct radix_runs {
 };
 
 struct radix_match {
-	struct radix_place end; /* deepest block found; where EXTEND and COMMIT go on */
-	uint32_t n_blocks;      /* keys matched by this call */
-	uint32_t n_device;      /* of those, the leading ones with a device copy */
-	bool diverged;          /* the tree goes on below `end`, but with other keys */
+	struct radix_place end; /* deepest member found, whatever its tier */
+	struct radix_place
+		device_end; /* deepest with a device copy: where EXTEND and COMMIT go on */
+	uint32_t n_blocks;  /* keys matched by this call */
+	uint32_t n_device;  /* of those, the leading ones with a device copy */
+	uint32_t n_host; /* of the rest, the leading ones with a host copy; others are in Redis */
+	bool diverged;   /* the tree goes on below `end`, but with other keys */
 };
 
 /*
@@ -197,7 +203,9 @@ radix_nodiscard int radix_closest(const struct radix_index *ix, const struct rad
 	X(FLUSH, "flush")       \
 	X(EVICT, "evict")       \
 	X(CORRUPT, "corrupt")   \
-	X(QUOTA, "quota")
+	X(QUOTA, "quota")       \
+	X(LOST, "tier_lost")    \
+	X(DROPPED, "dropped")
 
 enum radix_remove_reason {
 #define X(sym, text) RADIX_REMOVE_##sym,
@@ -292,6 +300,14 @@ struct radix_stats {
 	uint64_t table_bytes;
 	uint64_t key_bytes;
 	uint64_t reuse_counter;
+	/* tiers, radix/tiers.h: [0] device, [1] host, [2] Redis */
+	uint64_t tier[3]; /* members by their highest copy */
+	uint64_t n_host;  /* host slots */
+	uint64_t host[RADIX_SLOT_N_STATES];
+	uint64_t n_bonus;     /* host slots whose block has a device copy too */
+	uint64_t moved[3][3]; /* moves that ended well, from, to */
+	uint64_t removed_from[3]
+			     [RADIX_REMOVE_N_REASONS]; /* members that went, by their tier then */
 	uint64_t verify_mismatch; /* address agreed, key did not: a collision, caught */
 };
 

@@ -331,6 +331,7 @@ void radix_match(const struct radix_index *ix, const struct radix_place *from, c
 	*ret_match = (struct radix_match){
 		.end = p,
 		.n_blocks = w.done,
+		.device_end = p,
 		.n_device = w.done,
 		.diverged = below && w.done < n_keys && !(runs && runs->full),
 	};

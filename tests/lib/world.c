@@ -231,6 +231,13 @@ static void act(struct world *w, const struct prefixd_action *a)
 	case PREFIXD_ACTION_LOG:
 		world_note(w, "       log: %s\n", a->u.log.text);
 		break;
+	case PREFIXD_ACTION_COPY:
+	case PREFIXD_ACTION_STORE:
+	case PREFIXD_ACTION_FETCH:
+	case PREFIXD_ACTION_NAMES:
+	case PREFIXD_ACTION_LOOK:
+	case PREFIXD_ACTION_EPOCH:
+		break;
 	case PREFIXD_ACTION_EXIT:
 		w->n_exits++;
 		world_note(w, "       exit\n");

@@ -1,0 +1,158 @@
+/*
+ * tiers.h - where the copies of a block lie, and how they move.
+ *
+ * A member has a device slot, a host slot, a value in Redis, or several of these.  Its tier is the
+ * highest of them; the other copies are a bonus.  Along a path tiers never rise: device copies lie
+ * only below device copies, and among blocks without one, host copies only below host copies.
+ *
+ *     path   [ d d d d d | h h h | r r r r ]
+ *              slots        host    the index knows that Redis has them
+ *
+ * The index decides what moves and books it; the caller carries bytes.  A move is begun here,
+ * copied there and ended here.  Meanwhile its source counts a reader and its target belongs to the
+ * daemon: whatever happens to the block, neither slot is used for anything else before the move has
+ * ended.
+ *
+ * Every move that was begun must be ended, once, in any order.
+ */
+#pragma once
+
+#include "radix/index.h"
+
+#define RADIX_TIERS(X)      \
+	X(DEVICE, "device") \
+	X(HOST, "host")     \
+	X(REDIS, "redis")
+
+enum radix_tier {
+#define X(sym, text) RADIX_TIER_##sym,
+	RADIX_TIERS(X)
+#undef X
+	RADIX_N_TIERS
+};
+
+const char *radix_tier_to_string(enum radix_tier t);
+
+/* Owner of slots that the daemon itself fills. */
+#define RADIX_OWNER_DAEMON (UINT32_MAX - 1)
+
+/* A member by number; stale once the block is gone. */
+struct radix_member {
+	uint32_t entry;
+	uint64_t generation;
+};
+
+/* One block on its way from a tier to another. */
+struct radix_move {
+	struct radix_member block;
+	uint8_t from; /* enum radix_tier */
+	uint8_t to;
+	uint32_t src; /* slot; RADIX_NONE in Redis */
+	uint32_t dst;
+	uint64_t tick; /* the block's last use when the move began */
+};
+
+/* ---- making room ----------------------------------------------------------------------------- */
+
+enum {
+	RADIX_ROOM_DROP = 1, /* dirty blocks go without a copy, with all that hangs below them */
+	RADIX_ROOM_SECOND_USE =
+		2, /* blocks that were never hit again are not worth a copy: drop them */
+};
+
+struct radix_room {
+	uint32_t freed; /* slots of the tier that became FREE in this call */
+	uint32_t
+		started; /* moves begun: that many will become FREE when they end, unless used again */
+	uint32_t dropped; /* members that went without a copy below */
+	bool blocked; /* the next victim is dirty and the tier below has no free or clean slot */
+	bool dry;     /* no victim is left that is not held or leaving already */
+};
+
+/*
+ * Frees up to `want` slots of `tier` (DEVICE or HOST), coldest unpinned leaves first, block by
+ * block from the end: clean copies at once; dirty ones by beginning a move into `moves` (at most
+ * `cap`; 0: none is begun, and the first dirty victim ends the call with `blocked`).  freed +
+ * started <= want. A move down to HOST takes a host slot: a free one, else that of the oldest bonus
+ * or of the coldest clean host leaf.  Never fails.
+ */
+void radix_make_room(struct radix_index *ix, enum radix_tier tier, uint32_t want, uint32_t flags,
+		     struct radix_move *moves, uint32_t cap, struct radix_room *ret);
+
+/* Slots of the tier that are FREE now. */
+uint32_t radix_free_slots(const struct radix_index *ix, enum radix_tier tier);
+
+/*
+ * A copy ahead of need (write-through): begins a move from the block's highest copy to `to` without
+ * making it leave.  Return: 0; RADIX_E_NOTFOUND (stale); RADIX_E_STATE (it has that copy, or one is
+ * on its way); RADIX_E_REFUSED (no free slot there; nothing is evicted for it).
+ */
+radix_nodiscard int radix_copy_begin(struct radix_index *ix, struct radix_member block,
+				     enum radix_tier to, struct radix_move *ret_move);
+
+/* ---- going up -------------------------------------------------------------------------------- */
+
+/* The last n blocks of the path that ends at `end`, in path order.  Returns how many (<= n). */
+uint32_t radix_path_members(const struct radix_index *ix, const struct radix_place *end, uint32_t n,
+			    struct radix_member *ret);
+
+/* Highest tier of a member.  Return: 0, RADIX_E_NOTFOUND (stale). */
+radix_nodiscard int radix_member_tier(const struct radix_index *ix, struct radix_member block,
+				      enum radix_tier *ret_tier);
+
+/* Key, and parent's entry (RADIX_NONE: none) of a member; until the next change.  0, NOTFOUND. */
+radix_nodiscard int radix_member_key(const struct radix_index *ix, struct radix_member block,
+				     const void **ret_key, uint32_t *ret_key_len);
+/* Checksum as far as it is known: kind 0 none, 1 XXH3-128, 2 kernels'. */
+radix_nodiscard int radix_member_checksum(const struct radix_index *ix, struct radix_member block,
+					  uint8_t *ret_kind, uint8_t ret_checksum[16]);
+
+/*
+ * Begins to bring a member up into a device slot, which becomes RESERVED for RADIX_OWNER_DAEMON.
+ * Return: 0; RADIX_E_NOTFOUND (stale); RADIX_E_STATE (it has a device copy); RADIX_E_REFUSED (no
+ * free slot: make room).
+ */
+radix_nodiscard int radix_promote_begin(struct radix_index *ix, struct radix_member block,
+					struct radix_move *ret_move);
+
+/* ---- the end of a move ----------------------------------------------------------------------- */
+
+/*
+ * The bytes are there (ok) or not.  `checksum` (XXH3-128 of the block, or NULL) is kept if none
+ * was.
+ *
+ * Down: ok gives the block its lower copy; then the copies at its edge's end that were leaving go,
+ * unless they were used again since.  Up: ok makes the slot the block's device copy, and the source
+ * stays as a bonus. Not ok: the target is FREE again, the block is as before.
+ *
+ * Return: 0; RADIX_E_REFUSED: up, but the block before has no device copy yet: nothing was done,
+ * end the move again when it has (or with ok = false); RADIX_E_NOTFOUND: the block went meanwhile;
+ * what the move held is free. *ret_freed (may be NULL): slots of the source's tier that became
+ * FREE.
+ */
+radix_nodiscard int radix_move_end(struct radix_index *ix, const struct radix_move *m, bool ok,
+				   const uint8_t *checksum, uint32_t *ret_freed);
+
+/*
+ * The block's copies below the device are no good (vanished, corrupt): it goes, with all that hangs
+ * below it, unless it has a device copy (then it only loses the copy in `tier`).  Pins in what goes
+ * move up to the last block that stays.  Returns the members that went.
+ */
+uint32_t radix_lose(struct radix_index *ix, struct radix_member block, enum radix_tier tier,
+		    enum radix_remove_reason reason);
+
+/* ---- what Redis was found to hold ------------------------------------------------------------ */
+
+/*
+ * Appends n_keys members behind `pin`, which stays where it is; they have a value in Redis and
+ * nothing else. Stops at the first that does not fit (no entry left after the coldest Redis-only
+ * leaf went), that is a member already, or, in digest mode, hangs elsewhere.  Returns how many were
+ * added; ret[i] names them (room for n_keys).
+ */
+uint32_t radix_add_lower(struct radix_index *ix, struct radix_pin *pin, const void *keys,
+			 uint32_t n_keys, uint64_t tick, struct radix_member *ret);
+
+/*
+ * A lease that matched up to `at` but stored less is over: its blocks were hit again (second use).
+ */
+void radix_hit(struct radix_index *ix, const struct radix_place *at);
