@@ -206,6 +206,7 @@ static inline void check_bits(struct proto_reader *r, enum proto_body_id id, con
 		CHECK(match_req, has, PROTO_HAS_ALL)
 		CHECK(probe_req, has, PROTO_HAS_ALL)
 		CHECK(explain_req, has, PROTO_HAS_ALL)
+		CHECK(prefetch_req, has, PROTO_HAS_ALL)
 	default:
 		break;
 	}

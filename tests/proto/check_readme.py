@@ -227,7 +227,7 @@ def main(directory):
         check_frame(p, bodies, ops)
         n_frames += 1
     bits = defined_bits(readme)
-    assert len(bits) == 9
+    assert len(bits) == 10
     for (body, field), defined in bits.items():
         name = "HAS" if field == "has" else body.removesuffix("_req").upper()
         assert int(re.search(rf"PROTO_{name}_ALL = (\d+)", header).group(1)) == defined, (body, field)

@@ -350,6 +350,17 @@ static void subscriber(struct out *o)
 				      .n_tokens = 16,
 				      .slot = 9,
 				      .block = BYTES(digests[0]) };
+	struct proto_change lost = { .kind = PROTO_CHANGE_REMOVED,
+				     .tier = PROTO_TIER_REDIS,
+				     .reason = PROTO_REMOVAL_LOST,
+				     .number = 46,
+				     .ns = 2,
+				     .tenant = 1,
+				     .root = ID(0x62),
+				     .position = UINT32_MAX,
+				     .n_tokens = 16,
+				     .slot = UINT32_MAX,
+				     .block = BYTES(digests[2]) };
 	struct proto_change cleared = { .kind = PROTO_CHANGE_CLEARED,
 					.number = 45,
 					.ns = 2,
@@ -369,12 +380,27 @@ static void subscriber(struct out *o)
 	proto_change_append(&w, &removed);
 	proto_change_append(&w, &moved);
 	proto_change_append(&w, &cleared);
+	proto_change_append(&w, &lost);
 	proto_change_append(&w, &resync);
 	REQUEST(o, "subscribe.request", SUBSCRIBE, 40, subscribe_req, .ns = 2, .from = 42,
 		.life = ID(0xb0));
-	REPLY(o, "subscribe.reply", SUBSCRIBE, 40, subscribe_rep, .last = 45, .oldest = 12);
-	REPLY(o, "changes.stream", CHANGES, 40, changes, .n = 5,
+	REPLY(o, "subscribe.reply", SUBSCRIBE, 40, subscribe_rep, .last = 46, .oldest = 12);
+	REPLY(o, "changes.stream", CHANGES, 40, changes, .n = 6,
 	      .events = { events, (uint32_t)w.len });
+}
+
+/* A load's end, whole and cut, and what brings blocks up before anybody asks. */
+static void tiers(struct out *o)
+{
+	REPLY(o, "event.loaded.reply", EVENT, 21, event, .lease = 9, .state = PROTO_WAIT_LOADED,
+	      .n = 7, .reason = PROTO_REASON_TIER_LOST);
+	REPLY(o, "event.failed.reply", EVENT, 22, event, .lease = 9, .state = PROTO_WAIT_FAILED,
+	      .reason = PROTO_REASON_TIER_DOWN);
+	REQUEST(o, "prefetch.request", PREFETCH, 41, prefetch_req, .has = PROTO_HAS_ALL, .ns = 1,
+		.tenant = 2, .salt = TEXT("q"), .op_id = ID(0x51), .deadline_us = 250000,
+		.n_tokens = 14, .keys = { prompt, 48 });
+	REPLY(o, "prefetch.reply", PREFETCH, 41, prefetch_rep, .root = ID(0x63), .n_device = 1,
+	      .n_host = 2, .n_redis = 4);
 }
 
 static void the_rest(struct out *o)
@@ -404,6 +430,7 @@ static void the_rest(struct out *o)
 	      .n = 512, .leader_us = 9999000);
 	REPLY(o, "event.reply", EVENT, 39, event, .lease = 12, .state = PROTO_WAIT_LEAD, .n = 256,
 	      .leader_us = 10000000);
+	tiers(o);
 	REQUEST(o, "ping.request", PING, 34, empty);
 	REPLY(o, "ping.reply", PING, 34, empty);
 	REQUEST(o, "admin.request", ADMIN, 35, admin, .json = TEXT("{\"op\":\"ping\"}"));

@@ -103,7 +103,7 @@ static uint64_t defined_bits(const char *body, const char *field)
 		{ "explain_req", "has", 7 },  { "hello_req", "flags", 1 },
 		{ "open_req", "flags", 3 },   { "match_req", "flags", 7 },
 		{ "extend_req", "flags", 5 }, { "release_req", "flags", 3 },
-		{ "probe_req", "flags", 1 },
+		{ "probe_req", "flags", 1 },  { "prefetch_req", "has", 7 },
 	};
 
 	for (size_t i = 0; i < radix_array_size(masks); i++) {
