@@ -14,6 +14,7 @@
  *     prompt.c     MATCH, EXTEND, PROBE, EXPLAIN
  *     write.c      RESERVE, COMMIT, RELEASE, REPORT
  *     wait.c       WAIT
+ *     load.c       the end of loads, PREFETCH
  */
 #pragma once
 
@@ -82,6 +83,13 @@ struct pfx_namespace {
 struct pfx_lease {
 	uint64_t wire;   /* the daemon's id */
 	uint64_t n_keys; /* of MATCH and every EXTEND */
+	/*
+	 * The load whose end was or will be told by the EVENT with this seq; 0: none.  Ends come at any
+	 * time between two replies, and are kept here until somebody asks.
+	 */
+	uint64_t load_seq;
+	bool load_ended;
+	pfx_load_result load;
 	struct pfx_namespace *ns;
 	uint32_t gen;  /* high half of the handle; changes whenever the entry is freed */
 	uint32_t next; /* free list */
@@ -169,6 +177,10 @@ int pfx_lease_use(struct pfx_client *c, const struct pfx_namespace *ns, uint64_t
  * without the caller's knowledge (no reply, or `changed` by an earlier part) becomes doubtful.
  */
 void pfx_lease_failed(struct pfx_client *c, uint64_t handle, int r, bool changed);
+/* A reply that promised the end of a load came, to the request `seq`; one that runs still goes on. */
+void pfx_lease_loading(struct pfx_lease *l, uint64_t seq);
+/* The EVENT of somebody's load; one that nobody waits for is forgotten. */
+void pfx_lease_loaded(struct pfx_client *c, uint64_t seq, const struct proto_event *event);
 
 /* ---- client.c and request.c ------------------------------------------------------------------ */
 
@@ -185,6 +197,8 @@ int pfx_ready(struct pfx_client *c, struct pfx_namespace *ns);
 int pfx_request(struct pfx_client *c, uint16_t op, const void *msg, struct pfx_frame *ret_frame);
 /* The EVENT that the last request, a WAIT, was promised.  Return: as pfx_request. */
 int pfx_event(struct pfx_client *c, struct pfx_frame *ret_frame);
+/* Takes frames until the lease's load has ended.  Return: as pfx_request. */
+int pfx_event_of_load(struct pfx_client *c, uint64_t handle);
 /* A reply that does not decode: drops the connection.  Return: PFX_PROTOCOL. */
 int pfx_bad_reply(struct pfx_client *c, uint16_t op, const char *field);
 /* PFX_LOST as the caller sees it: PFX_GONE, and pfx_error() says how it went. */
@@ -206,8 +220,14 @@ uint32_t pfx_deadline_us(const struct pfx_client *c);
 int pfx_namespace_ensure(struct pfx_client *c, struct pfx_namespace *ns);
 void pfx_namespace_deinit_all(struct pfx_client *c);
 
-/* ---- runs and versioned structs -------------------------------------------------------------- */
+/* ---- prompts, runs and versioned structs -------------------------------------------------------------- */
 
+/* The caller's prompt, checked; *ret_counted (may be NULL): it said how many tokens there are.
+ * Return: 0, PFX_ARGUMENT. */
+int pfx_prompt_take(struct pfx_namespace *ns, const pfx_prompt *in, pfx_prompt *ret,
+		    bool *ret_counted);
+/* Keys that fit into one frame beside everything else. */
+uint32_t pfx_prompt_keys_per_frame(const struct pfx_namespace *ns, const pfx_prompt *p);
 int pfx_runs_append(struct pfx_client *c, struct proto_span runs);
 bool pfx_runs_ok(const struct pfx_namespace *ns, struct proto_span runs, uint64_t n_blocks);
 

@@ -8,6 +8,9 @@
  * Doubt.  If RESERVE, EXTEND or COMMIT lost its reply to a deadline, the daemon may have moved the
  * lease's cursor without us: a later COMMIT could then publish slots that nobody filled.  Such a
  * lease may only be released.
+ *
+ * Loads.  The end of a load is told by an EVENT that may come between any two replies; it is kept
+ * with its lease until pfx_load_wait asks for it.
  */
 #include "clients/c/internal.h"
 
@@ -75,6 +78,31 @@ void pfx_lease_deinit(struct pfx_client *c)
 {
 	free(c->leases.v);
 	c->leases = (struct pfx_leases){ 0 };
+}
+
+void pfx_lease_loading(struct pfx_lease *l, uint64_t seq)
+{
+	/*
+	 * A lease has one load at a time, and EVENTs come in order: one that has not ended by now runs
+	 * still, and the daemon began no other.
+	 */
+	if (l->load_seq && !l->load_ended)
+		return;
+	l->load_seq = seq;
+	l->load_ended = false;
+}
+
+void pfx_lease_loaded(struct pfx_client *c, uint64_t seq, const struct proto_event *event)
+{
+	for (uint32_t i = 0; i < c->leases.n; i++) {
+		struct pfx_lease *l = &c->leases.v[i];
+
+		if (!l->used || l->load_seq != seq || l->wire != event->lease)
+			continue;
+		l->load_ended = true;
+		l->load = (pfx_load_result){ sizeof(l->load), event->n, event->reason };
+		return;
+	}
 }
 
 int pfx_lease_use(struct pfx_client *c, const struct pfx_namespace *ns, uint64_t handle,

@@ -11,6 +11,10 @@
  * With PFX_MATCH_LEAD in pfx_match and pfx_extend, what many workers are asked at once is computed
  * by one: while n_pending is not 0 another does, pfx_wait and pfx_extend; else reserve and compute.
  *
+ * With PFX_MATCH_PROMOTE, blocks that lie below the pool (n_host, n_redis) are brought up unless
+ * `advice` is 1: pfx_load_wait, then pfx_extend without keys gives their slots.  What did not come
+ * is reserved and computed like any other block.
+ *
  * Every call blocks at most as long as its deadline says.  In doubt a worker computes: any status
  * but PFX_OK means "go on without", never "retry until it works".  After a restart of the daemon
  * the next call reconnects, says HELLO and reopens the namespaces by itself; leases of the old life
@@ -161,7 +165,7 @@ typedef struct {
 } pfx_run;
 
 enum {
-	PFX_MATCH_PROMOTE = 1,
+	PFX_MATCH_PROMOTE = 1, /* bring up what host memory and Redis have: pfx_load_wait */
 	PFX_MATCH_ISLAND = 2,
 	PFX_MATCH_NO_TAIL = 4,
 	PFX_MATCH_LEAD = 8 /* what is missing and nobody computes, this lease will: others wait */
@@ -183,26 +187,33 @@ typedef struct {
 	uint32_t parent_len;
 	uint8_t decision_id[16];
 	uint32_t deadline_ms; /* 0: the client's default */
+	uint32_t load_ms;     /* with PFX_MATCH_PROMOTE: how long the load may take; 0: as long as
+				 the call */
 } pfx_prompt;
 
 typedef struct {
 	size_t struct_size;
-	uint64_t lease;   /* 0: none was given */
-	uint8_t root[16]; /* differs whenever namespace, tenant or salt do */
-	uint32_t n_device, n_host, n_redis, n_pending; /* blocks */
+	uint64_t lease;           /* 0: none was given */
+	uint8_t root[16];         /* differs whenever namespace, tenant or salt do */
+	uint32_t n_device;        /* blocks: leading ones, their slots are in `runs` */
+	uint32_t n_host, n_redis; /* behind those, in host memory, in Redis as far as is known */
+	uint32_t n_pending;       /* behind those, another worker computes them now */
 	uint32_t tail_tokens, tail_slot;
-	int advice;          /* 0 load, 1 recompute */
+	int advice;          /* 0 load, 1 recompute: no load was begun */
 	int reason;          /* why not longer; pfx_reason_to_string() */
 	uint64_t miss_token; /* position of the first token not served */
 	uint64_t reuse;      /* for pfx_slot_stale */
 	const pfx_run *runs; /* device slots in path order; valid until the next call */
 	uint32_t n_runs;
+	uint32_t load_us; /* estimated, for the host and Redis blocks */
+	int loading;      /* 1: a load runs for this lease, pfx_load_wait tells its end */
 } pfx_match_result;
 
 PFX_API const char *pfx_reason_to_string(int reason);
 PFX_API int pfx_match(pfx_namespace *ns, const pfx_prompt *prompt, pfx_match_result *ret);
-/* More keys on a lease; runs and counts are of what this call added.  Prompts longer than the
- * daemon's limits are cut by pfx_match into MATCH and EXTEND by itself. */
+/* More keys on a lease, or none; runs and n_device are of what this call added, which is also what
+ * other workers committed and what a load brought up meanwhile.  Prompts longer than the daemon's
+ * limits are cut by pfx_match into MATCH and EXTEND by itself. */
 PFX_API int pfx_extend(pfx_namespace *ns, uint64_t lease, const pfx_prompt *more,
 		       pfx_match_result *ret);
 
@@ -227,6 +238,34 @@ typedef struct {
  */
 PFX_API int pfx_wait(pfx_namespace *ns, uint64_t lease, uint32_t deadline_ms, pfx_wait_result *ret);
 PFX_API const char *pfx_wait_state_to_string(int state);
+
+typedef struct {
+	size_t struct_size;
+	uint32_t n; /* blocks that came up: pfx_extend gives their slots */
+	int reason; /* why not all of them did; 0: all did */
+} pfx_load_result;
+
+/*
+ * Waits for the end of the load that PFX_MATCH_PROMOTE began (`loading` in its result).  PFX_OK also
+ * when nothing came up: n is 0 and the rest is computed.  PFX_DEADLINE: not yet; the lease is as
+ * before, the load goes on and may be waited for again.  PFX_WRONG_STATE: no load to wait for; none
+ * was begun, it was waited for already, or pfx_reserve ended it.
+ */
+PFX_API int pfx_load_wait(pfx_namespace *ns, uint64_t lease, uint32_t deadline_ms,
+			  pfx_load_result *ret);
+
+typedef struct {
+	size_t struct_size;
+	uint32_t n_device, n_host, n_redis; /* blocks, when the daemon read the request */
+} pfx_prefetch_result;
+
+/*
+ * Asks for a prompt's blocks to be brought up before somebody matches it, for load_ms at most (0: the
+ * daemon's own limit).  Returns at once, holds nothing, and the end is not told.  Keys beyond one
+ * frame are not looked at.
+ */
+PFX_API int pfx_prefetch(pfx_namespace *ns, const pfx_prompt *prompt, uint32_t load_ms,
+			 pfx_prefetch_result *ret /* may be NULL */);
 
 typedef struct {
 	size_t struct_size;

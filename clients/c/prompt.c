@@ -50,10 +50,8 @@ bool pfx_runs_ok(const struct pfx_namespace *ns, struct proto_span runs, uint64_
 	return n == n_blocks;
 }
 
-/* The caller's struct, checked; *ret_counted (may be NULL): it said how many tokens there are.
- * Return: 0, PFX_ARGUMENT. */
-static int take_prompt(struct pfx_namespace *ns, const pfx_prompt *in, pfx_prompt *ret,
-		       bool *ret_counted)
+int pfx_prompt_take(struct pfx_namespace *ns, const pfx_prompt *in, pfx_prompt *ret,
+		    bool *ret_counted)
 {
 	struct pfx_client *c = ns->client;
 	uint64_t n_tokens;
@@ -76,8 +74,7 @@ static int take_prompt(struct pfx_namespace *ns, const pfx_prompt *in, pfx_promp
 	return 0;
 }
 
-/* Keys that fit into one frame beside everything else. */
-static uint32_t keys_per_frame(const struct pfx_namespace *ns, const pfx_prompt *p)
+uint32_t pfx_prompt_keys_per_frame(const struct pfx_namespace *ns, const pfx_prompt *p)
 {
 	const struct pfx_client *c = ns->client;
 	size_t other = PROTO_HEADER_LEN + 128 + p->salt_len + p->parent_len + 4ull * p->n_tail;
@@ -96,8 +93,9 @@ struct walk {
 	struct pfx_namespace *ns;
 	const pfx_prompt *p;
 	uint32_t per_frame;
-	uint32_t done; /* keys sent */
-	uint64_t wire; /* the lease; 0 before MATCH */
+	uint32_t done;     /* keys sent */
+	uint64_t wire;     /* the lease; 0 before MATCH */
+	uint64_t load_seq; /* of the request whose load will be told about; 0: none */
 	pfx_match_result out;
 };
 
@@ -111,6 +109,11 @@ static struct proto_span part_keys(const struct walk *k, uint32_t n)
 	return (struct proto_span){ keys + (size_t)k->done * len, n * len };
 }
 
+static uint32_t load_us(uint32_t load_ms)
+{
+	return load_ms < UINT32_MAX / 1000 ? load_ms * 1000 : UINT32_MAX;
+}
+
 /* Sends the next part.  Return: as pfx_request. */
 static int send_part(struct walk *k, bool match, uint32_t n, struct pfx_frame *ret_frame)
 {
@@ -119,6 +122,10 @@ static int send_part(struct walk *k, bool match, uint32_t n, struct pfx_frame *r
 	bool last = k->done + n == p->n_keys;
 	struct proto_span tail = { p->tail, last ? 4 * p->n_tail : 0 };
 	struct proto_span parent = { p->parent, k->done ? 0 : p->parent_len };
+	/* A load is of all keys or of none: the last part asks for it. */
+	uint32_t flags = last ? p->flags : p->flags & ~(uint32_t)PFX_MATCH_PROMOTE;
+	bool load = (flags & PFX_MATCH_PROMOTE) && p->load_ms;
+	uint32_t deadline_us = load ? load_us(p->load_ms) : pfx_deadline_us(c);
 	struct proto_extend_req extend;
 
 	if (match) {
@@ -128,8 +135,8 @@ static int send_part(struct walk *k, bool match, uint32_t n, struct pfx_frame *r
 			.tenant = p->tenant,
 			.salt = { p->salt, p->salt_len },
 			.op_id = pfx_op_id(c),
-			.flags = p->flags,
-			.deadline_us = pfx_deadline_us(c),
+			.flags = flags,
+			.deadline_us = deadline_us,
 			.n_tokens = p->n_tokens,
 			.parent = parent,
 			.keys = part_keys(k, n),
@@ -142,8 +149,8 @@ static int send_part(struct walk *k, bool match, uint32_t n, struct pfx_frame *r
 	extend = (struct proto_extend_req){
 		.op_id = pfx_op_id(c),
 		.lease = k->wire,
-		.flags = p->flags & ~(uint32_t)PFX_MATCH_ISLAND, /* said once, by MATCH */
-		.deadline_us = pfx_deadline_us(c),
+		.flags = flags & ~(uint32_t)PFX_MATCH_ISLAND, /* said once, by MATCH */
+		.deadline_us = deadline_us,
 		.n_tokens = p->n_tokens,
 		.parent = parent,
 		.keys = part_keys(k, n),
@@ -176,9 +183,10 @@ static int take_part(struct walk *k, uint16_t op, const struct pfx_frame *f, uin
 		return r;
 	memcpy(out->root, rep.root.b, sizeof(out->root));
 	out->n_device += rep.n_device;
-	out->n_host += rep.n_host;
-	out->n_redis += rep.n_redis;
 	/* Each reply speaks of the whole path so far, so the last one is right about its end. */
+	out->n_host = rep.n_host;
+	out->n_redis = rep.n_redis;
+	out->load_us = rep.load_us;
 	out->n_pending = rep.n_pending;
 	out->reason = rep.reason;
 	out->advice = rep.advice;
@@ -187,6 +195,9 @@ static int take_part(struct walk *k, uint16_t op, const struct pfx_frame *f, uin
 	out->tail_slot = rep.tail_slot;
 	k->done += n;
 	*ret_more = rep.more != 0;
+	if ((k->p->flags & PFX_MATCH_PROMOTE) && k->done == k->p->n_keys && !rep.more &&
+	    rep.n_host + rep.n_redis && !rep.advice)
+		k->load_seq = f->h.seq;
 	/* The last counter is right for all of them: what an earlier part named is pinned since. */
 	out->reuse = pfx_reuse(c, rep.reuse);
 	return 0;
@@ -219,7 +230,7 @@ static int walk_init(struct walk *k, struct pfx_namespace *ns, const pfx_prompt 
 	*k = (struct walk){ .ns = ns, .p = p };
 	k->out.struct_size = sizeof(k->out);
 	ns->client->n_runs = 0;
-	k->per_frame = keys_per_frame(ns, p);
+	k->per_frame = pfx_prompt_keys_per_frame(ns, p);
 	if (!k->per_frame)
 		return pfx_fail(ns->client, PFX_LIMIT,
 				"the tail alone is longer than the daemon's frames of %u bytes",
@@ -229,8 +240,14 @@ static int walk_init(struct walk *k, struct pfx_namespace *ns, const pfx_prompt 
 
 static void walk_result(struct walk *k, pfx_match_result *ret)
 {
-	k->out.runs = k->ns->client->runs;
-	k->out.n_runs = k->ns->client->n_runs;
+	struct pfx_client *c = k->ns->client;
+	struct pfx_lease *l = pfx_lease_find(c, k->out.lease);
+
+	if (l && k->load_seq)
+		pfx_lease_loading(l, k->load_seq);
+	k->out.loading = l && l->load_seq && !l->load_ended;
+	k->out.runs = c->runs;
+	k->out.n_runs = c->n_runs;
 	pfx_struct_out(ret, &k->out, sizeof(k->out));
 }
 
@@ -245,7 +262,7 @@ int pfx_match(pfx_namespace *ns, const pfx_prompt *prompt, pfx_match_result *ret
 		return r;
 	if (!prompt || !ret || !pfx_struct_ok(ret))
 		return pfx_fail(c, PFX_ARGUMENT, "prompt, ret or a struct_size is missing");
-	r = take_prompt(ns, prompt, &p, NULL);
+	r = pfx_prompt_take(ns, prompt, &p, NULL);
 	if (r)
 		return r;
 	if (p.deadline_ms)
@@ -294,7 +311,7 @@ int pfx_extend(pfx_namespace *ns, uint64_t lease, const pfx_prompt *more, pfx_ma
 		return r;
 	if (!more || !ret || !pfx_struct_ok(ret))
 		return pfx_fail(c, PFX_ARGUMENT, "more, ret or a struct_size is missing");
-	r = take_prompt(ns, more, &p, &whole);
+	r = pfx_prompt_take(ns, more, &p, &whole);
 	if (r)
 		return r;
 	if (p.deadline_ms)
@@ -350,7 +367,7 @@ static int probe_part(struct pfx_namespace *ns, const pfx_prompt *p, struct prot
 static int probe_parts(struct pfx_namespace *ns, const pfx_prompt *p, uint32_t *ret_device,
 		       uint8_t *bitmap)
 {
-	uint32_t per_frame = keys_per_frame(ns, p) & ~7u, done = 0, n_device = 0;
+	uint32_t per_frame = pfx_prompt_keys_per_frame(ns, p) & ~7u, done = 0, n_device = 0;
 	const uint8_t *keys = p->keys;
 
 	if (!per_frame)
@@ -387,7 +404,7 @@ int pfx_probe(pfx_namespace *ns, const pfx_prompt *prompt, uint32_t *ret_device,
 		return r;
 	if (!prompt || !ret_device)
 		return pfx_fail(c, PFX_ARGUMENT, "prompt or ret_device is NULL");
-	r = take_prompt(ns, prompt, &p, NULL);
+	r = pfx_prompt_take(ns, prompt, &p, NULL);
 	if (r)
 		return r;
 	if (ret_bitmap && bitmap_len < ((size_t)p.n_keys + 7) / 8)
@@ -424,9 +441,9 @@ static int explain_once(struct pfx_namespace *ns, const pfx_prompt *p, pfx_expla
 	const char *bad;
 	int r;
 
-	if (p->n_keys > keys_per_frame(ns, p))
+	if (p->n_keys > pfx_prompt_keys_per_frame(ns, p))
 		return pfx_fail(c, PFX_LIMIT, "EXPLAIN takes %u keys here, not %u",
-				keys_per_frame(ns, p), p->n_keys);
+				pfx_prompt_keys_per_frame(ns, p), p->n_keys);
 	r = pfx_request(c, PROTO_OP_EXPLAIN, &req, &f);
 	if (r)
 		return r;
@@ -459,7 +476,7 @@ int pfx_explain(pfx_namespace *ns, const pfx_prompt *prompt, pfx_explain_result 
 		return r;
 	if (!prompt || !ret || !pfx_struct_ok(ret))
 		return pfx_fail(c, PFX_ARGUMENT, "prompt, ret or a struct_size is missing");
-	r = take_prompt(ns, prompt, &p, NULL);
+	r = pfx_prompt_take(ns, prompt, &p, NULL);
 	if (r)
 		return r;
 	if (p.deadline_ms)

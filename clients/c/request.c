@@ -3,7 +3,8 @@
  *
  * What it guarantees.  Replies are recognised by seq, and so are EVENTs, which the daemon sends
  * unasked.  One that comes after its call gave up is skipped, and what it gave is given back: a
- * lease is released with the next request, descriptors are closed.  A reply that is not the
+ * lease is released with the next request, descriptors are closed.  The end of a load is kept with
+ * its lease.  A reply that is not the
  * protocol, or names another life of the daemon, ends the connection; nothing of it is believed.
  *
  * What it relies on.  wire.c: a frame interrupted by a deadline goes on at the next call.
@@ -59,6 +60,9 @@ static void encode_body(struct proto_writer *w, uint16_t op, const void *msg)
 		break;
 	case PROTO_OP_WAIT:
 		proto_wait_req_encode(w, msg);
+		break;
+	case PROTO_OP_PREFETCH:
+		proto_prefetch_req_encode(w, msg);
 		break;
 	case PROTO_OP_PING:
 		proto_empty_encode(w, msg);
@@ -151,16 +155,20 @@ void pfx_orphans_flush(struct pfx_client *c)
 	(void)r;
 }
 
-/* Gives back what a reply gave that nobody waits for. */
+/* Keeps the end of a load for who will ask, gives back what a reply gave that nobody waits for. */
 static void skip_late(struct pfx_client *c, const struct pfx_frame *f)
 {
 	struct proto_match_rep match;
+	struct proto_event event;
 	struct proto_open_rep open;
 	int fds[PFX_MAX_FDS];
 	const char *bad;
 
 	if (f->h.status != PROTO_STATUS_OK)
 		return;
+	if (f->h.op == PROTO_OP_EVENT && proto_event_decode(f->body, f->h.len, &event, &bad) == 0 &&
+	    (event.state == PROTO_WAIT_LOADED || event.state == PROTO_WAIT_FAILED))
+		pfx_lease_loaded(c, f->h.seq, &event);
 	if (f->h.op == PROTO_OP_MATCH &&
 	    proto_match_rep_decode(f->body, f->h.len, &match, &bad) == 0 && match.lease)
 		pfx_orphan(c, match.lease);
@@ -252,36 +260,50 @@ static int send_request(struct pfx_client *c, uint16_t op, const void *msg)
 	return r ? broken(c, op, r) : 0;
 }
 
+/* The next frame, if it is of this life of the daemon.  Return: as pfx_request. */
+static int receive_any(struct pfx_client *c, uint16_t asked, struct pfx_frame *ret_frame)
+{
+	int r = pfx_wire_receive(&c->wire, c->call_deadline_ns, ret_frame);
+
+	if (r)
+		return broken(c, asked, r);
+	if (asked != PROTO_OP_HELLO && !proto_id_equal(&ret_frame->h.boot, &c->boot)) {
+		c->wire.why = "the reply is of another life of the daemon";
+		return broken(c, asked, PFX_LOST);
+	}
+	return 0;
+}
+
+/* What came is not what was waited for.  Return: as pfx_request. */
+static int pass_by(struct pfx_client *c, uint16_t asked, const struct pfx_frame *f, uint64_t newest)
+{
+	if (f->h.seq > newest) {
+		c->wire.why = "a reply that was not asked for";
+		return broken(c, asked, PFX_PROTOCOL);
+	}
+	skip_late(c, f);
+	if (c->wire.fd < 0)
+		return pfx_fail(c, PFX_NO_MEMORY, "no memory to remember a late lease");
+	return 0;
+}
+
 /*
- * The frame {op, seq}; what comes before it was for calls that gave up.  An EVENT of an ended wait
- * has an older seq, like a late reply.  Return: as pfx_request; `asked` names the call.
+ * The frame `op` of the last request; what comes before it was for calls that gave up, or ends a
+ * load.  An EVENT of an ended wait has an older seq, like a late reply.  Return: as pfx_request;
+ * `asked` names the call.
  */
-static int receive_frame(struct pfx_client *c, uint16_t asked, uint16_t op, uint64_t seq,
+static int receive_frame(struct pfx_client *c, uint16_t asked, uint16_t op,
 			 struct pfx_frame *ret_frame)
 {
-	struct pfx_frame f;
-	int r;
-
 	for (;;) {
-		r = pfx_wire_receive(&c->wire, c->call_deadline_ns, &f);
+		int r = receive_any(c, asked, ret_frame);
+
+		if (r || (ret_frame->h.seq == c->seq && ret_frame->h.op == op))
+			return r;
+		r = pass_by(c, asked, ret_frame, c->seq - 1);
 		if (r)
-			return broken(c, asked, r);
-		if (op != PROTO_OP_HELLO && !proto_id_equal(&f.h.boot, &c->boot)) {
-			c->wire.why = "the reply is of another life of the daemon";
-			return broken(c, asked, PFX_LOST);
-		}
-		if (f.h.seq == seq && f.h.op == op)
-			break;
-		if (f.h.seq >= seq) {
-			c->wire.why = "a reply that was not asked for";
-			return broken(c, asked, PFX_PROTOCOL);
-		}
-		skip_late(c, &f);
-		if (c->wire.fd < 0)
-			return pfx_fail(c, PFX_NO_MEMORY, "no memory to remember a late lease");
+			return r;
 	}
-	*ret_frame = f;
-	return 0;
 }
 
 int pfx_request(struct pfx_client *c, uint16_t op, const void *msg, struct pfx_frame *ret_frame)
@@ -296,7 +318,7 @@ int pfx_request(struct pfx_client *c, uint16_t op, const void *msg, struct pfx_f
 				proto_op_to_string(op));
 	r = send_request(c, op, msg);
 	if (r == 0)
-		r = receive_frame(c, op, op, c->seq, &f);
+		r = receive_frame(c, op, op, &f);
 	if (r)
 		return r;
 	c->in_doubt = false;
@@ -308,5 +330,24 @@ int pfx_request(struct pfx_client *c, uint16_t op, const void *msg, struct pfx_f
 
 int pfx_event(struct pfx_client *c, struct pfx_frame *ret_frame)
 {
-	return receive_frame(c, PROTO_OP_WAIT, PROTO_OP_EVENT, c->seq, ret_frame);
+	return receive_frame(c, PROTO_OP_WAIT, PROTO_OP_EVENT, ret_frame);
+}
+
+int pfx_event_of_load(struct pfx_client *c, uint64_t handle)
+{
+	c->in_doubt = false;
+	for (;;) {
+		struct pfx_lease *l = pfx_lease_find(c, handle);
+		struct pfx_frame f;
+		int r;
+
+		radix_assert(l); /* the caller's, and nothing here removes one without an error */
+		if (l->load_ended)
+			return 0;
+		r = receive_any(c, PROTO_OP_EVENT, &f);
+		if (r == 0)
+			r = pass_by(c, PROTO_OP_EVENT, &f, c->seq);
+		if (r)
+			return r;
+	}
 }

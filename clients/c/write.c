@@ -27,6 +27,9 @@ int pfx_reserve(pfx_namespace *ns, uint64_t lease, uint32_t n, uint32_t deadline
 		return r;
 	req = (struct proto_reserve_req){ pfx_op_id(c), l->wire, n, pfx_deadline_us(c) };
 	r = pfx_request(c, PROTO_OP_RESERVE, &req, &f);
+	l = pfx_lease_find(c, lease);
+	if (l) /* who computes does not wait: the daemon tells the end of the load to nobody */
+		l->load_seq = 0;
 	if (r) {
 		pfx_lease_failed(c, lease, r, false);
 		if (r == PFX_BUSY) { /* the one failure with a number to act on */
