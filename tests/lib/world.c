@@ -64,6 +64,7 @@ int world_init(struct world *w, const struct world_config *config)
 {
 	struct prefixd_engine_config *e;
 	char why[256];
+	int r;
 
 	memset(w, 0, sizeof(*w));
 	w->config = *config;
@@ -94,12 +95,17 @@ int world_init(struct world *w, const struct world_config *config)
 		w->clients[i].w = w;
 		w->clients[i].session = i;
 	}
-	return prefixd_engine_new(&w->engine, e);
+	world_tiers_init(w);
+	r = prefixd_engine_new(&w->engine, e);
+	if (r == 0)
+		world_tiers_begin(w);
+	return r;
 }
 
 void world_deinit(struct world *w)
 {
 	w->engine = prefixd_engine_free(w->engine);
+	world_tiers_deinit(w);
 	for (uint32_t i = 0; i < WORLD_GROUPS; i++) {
 		if (!w->pools[i].pool)
 			continue;
@@ -109,6 +115,7 @@ void world_deinit(struct world *w)
 	for (uint32_t i = 0; i < WORLD_CLIENTS; i++) {
 		free(w->clients[i].body);
 		free(w->clients[i].changes);
+		world_client_late_drop(&w->clients[i]);
 	}
 	gpu_close(w->gpu);
 	free(w->log);
@@ -163,6 +170,8 @@ static void act_send(struct world *w, const struct prefixd_action *a)
 		world_client_event(c, &h, a->u.send.bytes + PROTO_HEADER_LEN);
 		return;
 	}
+	if (world_client_late(c, &h, a->u.send.bytes + PROTO_HEADER_LEN))
+		return;
 	c->h = h;
 	if (c->h.len > c->body_cap) {
 		c->body_cap = c->h.len + 4096;
@@ -181,6 +190,7 @@ static void act_pool(struct world *w, const struct prefixd_action *a)
 	world_check(w, w->n_wanted < WORLD_GROUPS && a->group < WORLD_GROUPS);
 	w->wanted[w->n_wanted].group = a->group;
 	w->wanted[w->n_wanted].n_slots = a->u.pool.n_slots;
+	w->wanted[w->n_wanted].n_host = a->u.pool.n_host;
 	w->wanted[w->n_wanted++].slot_bytes = a->u.pool.slot_bytes;
 	world_note(w, "       pool %u of %u x %llu bytes wanted\n", a->group, a->u.pool.n_slots,
 		   (unsigned long long)a->u.pool.slot_bytes);
@@ -213,6 +223,7 @@ static void act(struct world *w, const struct prefixd_action *a)
 		world_check(w, c && c->used);
 		c->used = false;
 		c->open = false;
+		world_client_late_drop(c);
 		world_note(w, "%4u   forgotten\n", c->session);
 		break;
 	case PREFIXD_ACTION_POOL_CREATE:
@@ -222,8 +233,10 @@ static void act(struct world *w, const struct prefixd_action *a)
 		pool_drop(w, a->group);
 		break;
 	case PREFIXD_ACTION_POISON:
-		for (uint32_t i = 0; i < a->u.poison.len; i++)
+		for (uint32_t i = 0; i < a->u.poison.len; i++) {
+			world_tiers_given(w, a->group, a->u.poison.start + i, "freed");
 			gpu_poison_slot(w->gpu, w->pools[a->group].pool, a->u.poison.start + i);
+		}
 		w->n_poisoned += a->u.poison.len;
 		world_note(w, "       freed slots %u+%u of pool %u\n", a->u.poison.start,
 			   a->u.poison.len, a->group);
@@ -237,6 +250,7 @@ static void act(struct world *w, const struct prefixd_action *a)
 	case PREFIXD_ACTION_NAMES:
 	case PREFIXD_ACTION_LOOK:
 	case PREFIXD_ACTION_EPOCH:
+		world_tiers_act(w, a);
 		break;
 	case PREFIXD_ACTION_EXIT:
 		w->n_exits++;
@@ -275,6 +289,7 @@ void world_step(struct world *w, struct prefixd_event *event)
 	for (uint32_t i = 0; i < actions.n; i++)
 		act(w, &actions.v[i]);
 	w->ret_n = event->ret_n;
+	world_tiers_verify(w);
 	if (!w->config.no_verify) {
 		r = prefixd_engine_verify(w->engine, why, sizeof(why));
 		if (r)
@@ -289,6 +304,7 @@ void world_pool_answer(struct world *w, bool ready)
 {
 	while (w->n_wanted) {
 		uint32_t group = w->wanted[0].group, n = w->wanted[0].n_slots;
+		uint32_t n_host = w->wanted[0].n_host;
 		uint64_t bytes = w->wanted[0].slot_bytes;
 		struct world_pool *p = &w->pools[group];
 		struct prefixd_event event = { .type = PREFIXD_EVENT_POOL_FAILED };
@@ -305,6 +321,7 @@ void world_pool_answer(struct world *w, bool ready)
 			event.u.pool.pool_len = p->info.len;
 			event.u.pool.generations = p->generations;
 			event.u.pool.n_fds = 2;
+			world_tiers_pool(w, group, n_host, bytes);
 		}
 		world_step(w, &event);
 	}
@@ -317,11 +334,16 @@ void world_advance(struct world *w, uint64_t ns)
 
 	world_note(w, "       %llu us pass\n", (unsigned long long)ns / 1000);
 	for (;;) {
-		uint64_t due = prefixd_engine_deadline(w->engine);
+		uint64_t due = prefixd_engine_deadline(w->engine), answer = world_tiers_due(w);
+		uint64_t next = radix_min_u64(due, answer);
 
-		if (due > end)
+		if (next > end || next == UINT64_MAX)
 			break;
-		w->now_ns = due > w->now_ns ? due : w->now_ns;
+		w->now_ns = next > w->now_ns ? next : w->now_ns;
+		if (answer <= due) {
+			world_tiers_deliver(w);
+			continue;
+		}
 		world_step(w, &event);
 		if (prefixd_engine_deadline(w->engine) == due)
 			world_fail(w, "the deadline did not move on");
@@ -410,6 +432,17 @@ static void copy(struct world *w, uint64_t dst, uint64_t src, uint32_t len)
 			gpu_sim_advance(w->gpu, due);
 		world_check(w, w->gpu->ops->reap(w->gpu, 16) > 0 || due != UINT64_MAX);
 	}
+}
+
+void world_device(struct world *w, uint32_t group, uint32_t slot, uint64_t off, void *bytes,
+		  uint32_t len, bool write)
+{
+	uint64_t addr = w->gpu->ops->slot_addr(w->pools[group].pool, slot) + off;
+
+	if (write)
+		copy(w, addr, (uintptr_t)bytes, len);
+	else
+		copy(w, (uintptr_t)bytes, addr, len);
 }
 
 void world_write(struct world *w, uint32_t group, uint32_t slot, const void *bytes, uint32_t len)

@@ -16,10 +16,12 @@
 #include "proto/codec.h"
 #include "tests/lib/heap.h"
 #include "tests/lib/rng.h"
+#include "tests/lib/world_tiers.h"
 
 #define WORLD_CLIENTS 32
 #define WORLD_GROUPS  8
 #define WORLD_EVENTS  16
+#define WORLD_LATE    8 /* RESERVEs of one worker that wait for their reply */
 
 struct world;
 
@@ -53,6 +55,17 @@ struct world_client {
 		struct proto_event e;
 	} events[WORLD_EVENTS];
 	uint32_t n_events;
+	/* RESERVEs whose reply comes later, or came and was not taken; world_reserve_reply() */
+	struct world_late {
+		uint64_t seq, lease;
+		bool came;
+		uint16_t status;
+		uint32_t retry_after_us;
+		uint8_t *body;
+		uint32_t len;
+	} late[WORLD_LATE];
+	uint32_t n_late;
+	uint64_t reserving; /* the lease of a RESERVE that is being answered */
 };
 
 struct world_pool {
@@ -65,6 +78,7 @@ struct world_config {
 	uint64_t seed;
 	struct prefixd_engine_config engine; /* alloc, boot, secret, naming key are filled in */
 	struct gpu_sim_config sim;
+	struct world_tiers_config tiers; /* engine.host_blocks and .redis follow them */
 	bool record;
 	bool no_verify;
 	bool hold_pools; /* POOL_CREATE is answered by world_pool_answer() only */
@@ -77,7 +91,7 @@ struct world {
 	struct gpu *gpu;
 	struct world_pool pools[WORLD_GROUPS];
 	struct {
-		uint32_t group, n_slots;
+		uint32_t group, n_slots, n_host;
 		uint64_t slot_bytes;
 	} wanted[WORLD_GROUPS]; /* pools asked for and not answered */
 	uint32_t n_wanted;
@@ -88,6 +102,7 @@ struct world {
 	uint64_t ret_n; /* of the last admin event */
 	struct world_client clients[WORLD_CLIENTS];
 	struct prefixd_tenant tenants[4];
+	struct world_tiers *tiers; /* NULL: there are none */
 	char *log;
 	size_t log_len, log_cap;
 };
@@ -101,7 +116,7 @@ void world_deinit(struct world *w);
 
 /* One event, its actions, and the checks.  The clock stands still. */
 void world_step(struct world *w, struct prefixd_event *event);
-/* Turns the clock; TIMER comes when a deadline passed. */
+/* Turns the clock; TIMER comes when a deadline passed, answers of the tiers when they are due. */
 void world_advance(struct world *w, uint64_t ns);
 /* Answers all POOL_CREATE that wait: with memory, or with a refusal. */
 void world_pool_answer(struct world *w, bool ready);
@@ -157,6 +172,7 @@ int world_again(struct world_client *c);
 	X(subscribe, SUBSCRIBE, subscribe_req, subscribe_rep) \
 	X(quiesced, QUIESCED, quiesced_req, quiesced_rep)     \
 	X(wait, WAIT, wait_req, wait_rep)                     \
+	X(prefetch, PREFETCH, prefetch_req, prefetch_rep)     \
 	X(ping, PING, empty, empty)
 
 #define X(name, OP, req, rep)                                                 \
@@ -167,6 +183,15 @@ WORLD_CALLS(X)
 
 /* The oldest EVENT of this worker, with the seq of its WAIT; false: none came. */
 bool world_event(struct world_client *c, uint64_t *ret_seq, struct proto_event *ret);
+
+/*
+ * In a world with tiers RESERVE may return -EINPROGRESS; the reply to request `seq` comes later.
+ * Its status, or -EINPROGRESS.  *ret lives until the next call.
+ */
+int world_reserve_reply(struct world_client *c, uint64_t seq, struct proto_reserve_rep *ret);
+/* RESERVE, and the clock is turned until it is answered. */
+int world_reserve_wait(struct world_client *c, const struct proto_reserve_req *m,
+		       struct proto_reserve_rep *ret);
 
 /* The reply of a worker whose OPEN waited for its pool. */
 int world_open_reply(struct world_client *c, struct proto_open_rep *ret);

@@ -41,6 +41,8 @@ struct world_client *world_connect(struct world *w, uint32_t pid, uint32_t uid, 
 	c->closed = false;
 	c->seq = 0;
 	c->n_events = 0;
+	c->reserving = 0;
+	world_client_late_drop(c);
 	event.session = c->session;
 	event.u.peer = c->peer;
 	world_note(w, "%4u   connected: pid %u, uid %u%s\n", c->session, pid, uid,
@@ -244,6 +246,122 @@ bool world_event(struct world_client *c, uint64_t *ret_seq, struct proto_event *
 	return true;
 }
 
+/* ---- RESERVEs that are put off --------------------------------------------------------------- */
+
+/* What was granted is nobody's source or target. */
+static void check_granted(struct world_client *c, uint64_t lease, const void *body, uint32_t len)
+{
+	struct prefixd_namespace_info ns;
+	struct prefixd_lease_info info;
+	struct proto_reserve_rep m;
+	const char *bad;
+	uint64_t at = 0;
+	uint32_t it = 0;
+
+	if (world_in_flight(c->w) == 0 || proto_reserve_rep_decode(body, len, &m, &bad))
+		return;
+	while (prefixd_engine_next_lease(c->w->engine, &at, c->w->now_ns, &info))
+		if (info.id == lease)
+			break;
+	while (prefixd_engine_next_namespace(c->w->engine, &it, &ns))
+		if (ns.id == info.ns)
+			break;
+	world_check(c->w, info.id == lease && ns.id == info.ns);
+	for (uint32_t k = 0; k < m.runs.n; k++) {
+		struct radix_run run = proto_run_at(m.runs, k);
+
+		for (uint32_t i = 0; i < run.len; i++)
+			world_tiers_given(c->w, ns.group, run.start + i, "granted");
+	}
+}
+
+bool world_client_late(struct world_client *c, const struct proto_header *h, const void *body)
+{
+	for (uint32_t i = 0; i < c->n_late; i++) {
+		struct world_late *l = &c->late[i];
+
+		if (l->seq != h->seq)
+			continue;
+		world_check(c->w, !l->came && h->op == PROTO_OP_RESERVE);
+		l->came = true;
+		l->status = h->status;
+		l->len = h->len;
+		l->body = malloc(h->len + 1);
+		world_check(c->w, l->body);
+		if (h->len)
+			memcpy(l->body, body, h->len);
+		world_note(c->w, "%4u < (late, of %llu) RESERVE %s\n", c->session,
+			   (unsigned long long)l->seq, proto_status_to_string(h->status));
+		if (h->status == PROTO_STATUS_OK)
+			check_granted(c, l->lease, body, h->len);
+		return true;
+	}
+	return false;
+}
+
+void world_client_late_drop(struct world_client *c)
+{
+	while (c->n_late)
+		free(c->late[--c->n_late].body);
+}
+
+int world_reserve_reply(struct world_client *c, uint64_t seq, struct proto_reserve_rep *ret)
+{
+	static uint8_t kept[1u << 20];
+	struct proto_error err;
+	struct world_late *l = NULL;
+	const char *bad;
+	int status;
+
+	for (uint32_t i = 0; i < c->n_late; i++)
+		if (c->late[i].seq == seq)
+			l = &c->late[i];
+	world_check(c->w, l);
+	if (!l->came)
+		return -EINPROGRESS;
+	status = l->status;
+	world_check(c->w, l->len <= sizeof(kept));
+	memcpy(kept, l->body, l->len);
+	if (status == PROTO_STATUS_OK && proto_reserve_rep_decode(kept, l->len, ret, &bad))
+		world_fail(c->w, "the reply does not decode: %s", bad);
+	if (status != PROTO_STATUS_OK) {
+		world_check(c->w, proto_error_decode(kept, l->len, &err, &bad) == 0);
+		c->retry_after_us = err.retry_after_us;
+	}
+	free(l->body);
+	*l = c->late[--c->n_late];
+	return status;
+}
+
+int world_reserve_wait(struct world_client *c, const struct proto_reserve_req *m,
+		       struct proto_reserve_rep *ret)
+{
+	int r = world_reserve(c, m, ret);
+	uint64_t seq = c->seq;
+
+	while (r == -EINPROGRESS) {
+		uint64_t due = radix_min_u64(prefixd_engine_deadline(c->w->engine),
+					     world_tiers_due(c->w));
+
+		if (due == UINT64_MAX)
+			world_fail(c->w, "a RESERVE waits for nothing");
+		world_advance(c->w, due > c->w->now_ns ? due - c->w->now_ns : 0);
+		r = world_reserve_reply(c, seq, ret);
+	}
+	return r;
+}
+
+/* ---- calls ----------------------------------------------------------------------------------- */
+
+/* The lease that a RESERVE names; 0: it does not decode. */
+static uint64_t lease_of(const void *body, uint32_t len)
+{
+	struct proto_reserve_req m;
+	const char *bad;
+
+	return proto_reserve_req_decode(body, len, &m, &bad) == 0 ? m.lease : 0;
+}
+
 static int exchange(struct world_client *c, uint16_t op, const void *body, uint32_t len)
 {
 	struct prefixd_event event = { .type = PREFIXD_EVENT_FRAME, .session = c->session };
@@ -261,11 +379,23 @@ static int exchange(struct world_client *c, uint16_t op, const void *body, uint3
 	event.u.frame.header = &h;
 	event.u.frame.body = body;
 	c->n_replies = 0;
+	c->reserving = 0;
+	if (op == PROTO_OP_RESERVE && c->w->tiers)
+		c->reserving = lease_of(body, len);
 	world_step(c->w, &event);
 	if (c->n_replies == 0 && op == PROTO_OP_OPEN && c->w->n_wanted + wanted > 0)
 		return -EINPROGRESS;
+	if (c->n_replies == 0 && c->reserving) {
+		world_check(c->w, c->n_late < WORLD_LATE);
+		c->late[c->n_late++] = (struct world_late){ .seq = h.seq, .lease = c->reserving };
+		world_note(c->w, "%4u   RESERVE %llu waits\n", c->session,
+			   (unsigned long long)h.seq);
+		return -EINPROGRESS;
+	}
 	world_check(c->w, c->n_replies == 1);
 	world_check(c->w, c->h.seq == h.seq && c->h.op == op);
+	if (c->reserving && c->h.status == PROTO_STATUS_OK)
+		check_granted(c, c->reserving, c->body, c->h.len);
 	return c->h.status;
 }
 

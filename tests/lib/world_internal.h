@@ -1,5 +1,5 @@
 /*
- * world_internal.h - shared by world.c and world_client.c.
+ * world_internal.h - shared by the files of the simulated world.
  */
 #pragma once
 
@@ -11,3 +11,24 @@ __attribute__((format(printf, 2, 3))) void world_note(struct world *w, const cha
 void world_client_got(struct world_client *c);
 /* An EVENT came: checked, noted, kept for world_event(). */
 void world_client_event(struct world_client *c, const struct proto_header *h, const void *body);
+/* True: the reply is of a RESERVE that was put off; it is kept for world_reserve_reply(). */
+bool world_client_late(struct world_client *c, const struct proto_header *h, const void *body);
+void world_client_late_drop(struct world_client *c);
+/* Bytes of a device slot from `off` on, to or from the caller; complete when it returns. */
+void world_device(struct world *w, uint32_t group, uint32_t slot, uint64_t off, void *bytes,
+		  uint32_t len, bool write);
+
+/* ---- world_tiers.c; each does nothing in a world without tiers ---- */
+
+void world_tiers_init(struct world *w);
+void world_tiers_begin(struct world *w);
+void world_tiers_deinit(struct world *w);
+void world_tiers_pool(struct world *w, uint32_t group, uint32_t n_host, uint64_t slot_bytes);
+void world_tiers_act(struct world *w, const struct prefixd_action *a);
+/* A device slot was granted or freed: it is no part of a move. */
+void world_tiers_given(struct world *w, uint32_t group, uint32_t slot, const char *how);
+/* At the end of each step. */
+void world_tiers_verify(struct world *w);
+/* When the next answer comes (UINT64_MAX: never), and the answer itself. */
+uint64_t world_tiers_due(const struct world *w);
+void world_tiers_deliver(struct world *w);

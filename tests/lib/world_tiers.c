@@ -1,0 +1,717 @@
+/*
+ * world_tiers.c - see world_tiers.h.
+ */
+#include "tests/lib/world_tiers.h"
+
+#include <check.h>
+#include <stdlib.h>
+
+#include "tests/lib/world_internal.h"
+#include "tests/lib/world_redis.h"
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+enum {
+	JUNK = 0x5a,   /* in the target of a move until its end */
+	POISON = 0xa5, /* in a host slot that nothing lies in */
+	N_EPOCHS = 16,
+};
+
+/* A move or a LOOK that is not answered. */
+struct flight {
+	enum prefixd_action_type type;
+	uint32_t group;
+	uint32_t id;
+	uint64_t begun_ns, due_ns; /* UINT64_MAX: never */
+	uint64_t limit_ns;         /* the deadline of a request to Redis; UINT64_MAX: none */
+	uint64_t serial;
+	enum prefixd_move_result result; /* if nothing else happens */
+	struct prefixd_carry carry;
+	uint64_t src_generation, dst_generation; /* of device slots */
+	struct world_name name;
+	uint8_t *half;            /* the first half of the block, as it was at the beginning */
+	struct world_name *names; /* of a LOOK */
+	uint32_t n_names;
+};
+
+struct arena {
+	uint8_t *bytes;
+	bool *written;
+	uint32_t n_slots;
+	uint64_t slot_bytes;
+	struct world_names names;
+};
+
+struct world_tiers {
+	struct world_tiers_config config;
+	uint64_t rng;
+	struct world_redis *redis;
+	bool up;      /* the connection */
+	bool stalled; /* it does not answer */
+	bool told;    /* what the engine was told last */
+	uint32_t n_late;
+	struct flight *flights;
+	uint32_t n, cap;
+	uint64_t serial;
+	uint64_t copy_free_ns, remote_free_ns; /* when the links have nothing to do */
+	uint32_t planned[WORLD_N_FAULTS];
+	uint64_t delay_ns;
+	uint32_t n_delayed;
+	struct arena arenas[WORLD_GROUPS];
+	struct {
+		uint8_t digest[32];
+		struct prefixd_epoch epoch;
+	} epochs[N_EPOCHS];
+	uint32_t n_epochs;
+	struct world_tiers_stats stats;
+};
+
+static const char *const tier_names[] = {
+#define X(sym, text) text,
+	RADIX_TIERS(X)
+#undef X
+};
+
+static const char *const result_names[] = {
+#define X(sym, text) text,
+	PREFIXD_MOVE_RESULTS(X)
+#undef X
+};
+
+static uint64_t max64(uint64_t a, uint64_t b)
+{
+	return a > b ? a : b;
+}
+
+/* ---- life ------------------------------------------------------------------------------------ */
+
+void world_tiers_init(struct world *w)
+{
+	const struct world_tiers_config *config = &w->config.tiers;
+	struct world_tiers *t;
+
+	if (!config->host_blocks && !config->redis)
+		return;
+	t = calloc(1, sizeof(*t));
+	ck_assert_ptr_nonnull(t);
+	w->tiers = t;
+	t->config = *config;
+	t->rng = config->seed ? config->seed : w->config.seed ^ 0x7165;
+	t->redis = config->values ? config->values : world_redis_new();
+	world_redis_limit(t->redis, config->max_values);
+	w->config.engine.host_blocks = config->host_blocks;
+	w->config.engine.redis = config->redis;
+}
+
+/* The engine is there: it hears of Redis. */
+void world_tiers_begin(struct world *w)
+{
+	if (w->tiers && w->tiers->config.redis && !w->tiers->config.redis_down)
+		world_redis_up(w, true);
+}
+
+static void flight_free(struct flight *f)
+{
+	free(f->half);
+	free(f->names);
+}
+
+void world_tiers_deinit(struct world *w)
+{
+	struct world_tiers *t = w->tiers;
+
+	if (!t)
+		return;
+	for (uint32_t i = 0; i < t->n; i++)
+		flight_free(&t->flights[i]);
+	for (uint32_t i = 0; i < WORLD_GROUPS; i++) {
+		world_names_free(&t->arenas[i].names);
+		free(t->arenas[i].bytes);
+		free(t->arenas[i].written);
+	}
+	free(t->flights);
+	world_redis_free(t->redis);
+	free(t);
+	w->tiers = NULL;
+}
+
+void world_tiers_pool(struct world *w, uint32_t group, uint32_t n_host, uint64_t slot_bytes)
+{
+	struct world_tiers *t = w->tiers;
+	struct arena *a;
+
+	world_check(w, n_host == w->config.engine.host_blocks);
+	if (!t)
+		return;
+	a = &t->arenas[group];
+	free(a->bytes);
+	free(a->written);
+	a->n_slots = n_host;
+	a->slot_bytes = slot_bytes;
+	a->bytes = malloc(n_host * slot_bytes + 1);
+	a->written = calloc(n_host + 1, sizeof(*a->written));
+	ck_assert_ptr_nonnull(a->bytes);
+	ck_assert_ptr_nonnull(a->written);
+	memset(a->bytes, POISON, n_host * slot_bytes);
+}
+
+struct world_redis *world_redis_detach(struct world *w)
+{
+	struct world_redis *r = w->tiers->redis;
+
+	w->tiers->redis = world_redis_new();
+	return r;
+}
+
+/* ---- faults ---------------------------------------------------------------------------------- */
+
+static const struct {
+	enum prefixd_action_type type;
+	enum prefixd_move_result result;
+} faults[WORLD_N_FAULTS] = {
+#define X(sym, action, res) [WORLD_FAULT_##sym] = { PREFIXD_ACTION_##action, PREFIXD_MOVE_##res },
+	WORLD_FAULTS(X)
+#undef X
+};
+
+void world_fault(struct world *w, enum world_fault fault, uint32_t n)
+{
+	w->tiers->planned[fault] = n;
+}
+
+void world_delay(struct world *w, uint64_t ns, uint32_t n)
+{
+	w->tiers->delay_ns = ns;
+	w->tiers->n_delayed = n;
+}
+
+/* What is to go wrong with this one, if anything. */
+static enum prefixd_move_result fate(struct world_tiers *t, const struct flight *f)
+{
+	for (uint32_t i = 0; i < WORLD_N_FAULTS; i++) {
+		if (faults[i].type != f->type)
+			continue;
+		if (i == WORLD_FAULT_COPY_CORRUPT && f->carry.from != RADIX_TIER_HOST)
+			continue;
+		if (t->planned[i]) {
+			t->planned[i]--;
+			return faults[i].result;
+		}
+		if (t->config.faults[i] && test_rng_below(&t->rng, 1000) < t->config.faults[i])
+			return faults[i].result;
+	}
+	return PREFIXD_MOVE_OK;
+}
+
+/* When the answer comes, if the other side is well. */
+static uint64_t answer_at(struct world *w, const struct flight *f)
+{
+	struct world_tiers *t = w->tiers;
+	bool remote = f->type != PREFIXD_ACTION_COPY;
+	const struct world_link *link = remote ? &t->config.remote : &t->config.copy;
+	uint64_t *free_ns = remote ? &t->remote_free_ns : &t->copy_free_ns;
+	uint64_t bytes = f->type == PREFIXD_ACTION_LOOK ? 0 : t->arenas[f->group].slot_bytes;
+	uint64_t ns = w->now_ns;
+
+	if (link->bytes_per_s) {
+		*free_ns = max64(*free_ns, w->now_ns) + bytes * 1000000000 / link->bytes_per_s;
+		ns = *free_ns;
+	}
+	ns += link->latency_ns;
+	if (t->config.jitter_ns)
+		ns += test_rng(&t->rng) % (t->config.jitter_ns + 1);
+	if (t->n_delayed) {
+		t->n_delayed--;
+		ns += t->delay_ns;
+	}
+	return ns;
+}
+
+/* ---- slots under way ------------------------------------------------------------------------- */
+
+static bool names_slot(const struct flight *f, uint32_t group, enum radix_tier tier, uint32_t slot)
+{
+	if (f->type == PREFIXD_ACTION_LOOK || f->group != group)
+		return false;
+	return (f->carry.from == tier && f->carry.src == slot) ||
+	       (f->carry.to == tier && f->carry.dst == slot);
+}
+
+void world_tiers_given(struct world *w, uint32_t group, uint32_t slot, const char *how)
+{
+	struct world_tiers *t = w->tiers;
+
+	for (uint32_t i = 0; t && i < t->n; i++)
+		if (names_slot(&t->flights[i], group, RADIX_TIER_DEVICE, slot))
+			world_fail(w, "device slot %u was %s while move %u is on its way", slot,
+				   how, t->flights[i].id);
+}
+
+/* A new move: nobody else writes what it uses, and it writes what nobody uses. */
+static void check_alone(struct world *w, const struct flight *f)
+{
+	const struct prefixd_carry *c = &f->carry;
+
+	for (uint32_t i = 0; i < w->tiers->n; i++) {
+		const struct flight *o = &w->tiers->flights[i];
+
+		if (o->type == PREFIXD_ACTION_LOOK)
+			continue;
+		world_check(w, o->id != f->id);
+		if (o->group != f->group)
+			continue;
+		world_check(w, c->dst == RADIX_NONE || !names_slot(o, f->group, c->to, c->dst));
+		world_check(w, c->src == RADIX_NONE || o->carry.to != c->from ||
+				       o->carry.dst != c->src);
+	}
+}
+
+static uint64_t generation(struct world *w, const struct flight *f, bool src)
+{
+	const struct prefixd_carry *c = &f->carry;
+
+	if ((src ? c->from : c->to) != RADIX_TIER_DEVICE)
+		return 0;
+	return radix_slot_generation(world_index(w, f->group), src ? c->src : c->dst);
+}
+
+/* Device slots under way are neither free nor anybody else's. */
+void world_tiers_verify(struct world *w)
+{
+	struct world_tiers *t = w->tiers;
+
+	for (uint32_t i = 0; t && i < t->n; i++) {
+		const struct flight *f = &t->flights[i];
+
+		if (f->type == PREFIXD_ACTION_LOOK)
+			continue;
+		if (generation(w, f, true) != f->src_generation)
+			world_fail(w, "the source of move %u was handed out", f->id);
+		if (generation(w, f, false) != f->dst_generation)
+			world_fail(w, "the target of move %u was handed out", f->id);
+		for (uint32_t end = 0; end < 2; end++) {
+			uint32_t slot = end ? f->carry.dst : f->carry.src;
+
+			if ((end ? f->carry.to : f->carry.from) == RADIX_TIER_DEVICE &&
+			    radix_slot_state(world_index(w, f->group), slot) == RADIX_SLOT_FREE)
+				world_fail(w, "slot %u of move %u is free", slot, f->id);
+		}
+	}
+}
+
+/* ---- bytes ----------------------------------------------------------------------------------- */
+
+static uint8_t *host_slot(struct world *w, uint32_t group, uint32_t slot)
+{
+	struct arena *a = &w->tiers->arenas[group];
+
+	world_check(w, slot < a->n_slots);
+	return a->bytes + (size_t)slot * a->slot_bytes;
+}
+
+const void *world_host_slot(const struct world *w, uint32_t group, uint32_t slot)
+{
+	const struct arena *a = &w->tiers->arenas[group];
+
+	return slot < a->n_slots ? a->bytes + (size_t)slot * a->slot_bytes : NULL;
+}
+
+/* Bytes [from, to) of a block between a slot and `bytes`. */
+static void slot_io(struct world *w, const struct flight *f, bool src, uint8_t *bytes,
+		    uint64_t from, uint64_t to)
+{
+	uint32_t slot = src ? f->carry.src : f->carry.dst;
+	enum radix_tier tier = src ? f->carry.from : f->carry.to;
+	uint32_t n = (uint32_t)(to - from);
+	uint8_t *host;
+
+	if (tier == RADIX_TIER_DEVICE) {
+		world_device(w, f->group, slot, from, bytes, n, !src);
+		return;
+	}
+	host = host_slot(w, f->group, slot) + from;
+	if (src) {
+		world_check(w, w->tiers->arenas[f->group].written[slot]);
+		memcpy(bytes, host, n);
+	} else {
+		w->tiers->arenas[f->group].written[slot] = true;
+		memcpy(host, bytes, n);
+	}
+}
+
+static void begin_bytes(struct world *w, struct flight *f)
+{
+	uint64_t len = w->tiers->arenas[f->group].slot_bytes;
+	uint8_t *junk;
+
+	f->half = malloc(len);
+	junk = malloc(len);
+	ck_assert_ptr_nonnull(f->half);
+	ck_assert_ptr_nonnull(junk);
+	memset(junk, JUNK, len);
+	if (f->carry.from != RADIX_TIER_REDIS)
+		slot_io(w, f, true, f->half, 0, len / 2);
+	if (f->carry.to != RADIX_TIER_REDIS)
+		slot_io(w, f, false, junk, 0, len);
+	free(junk);
+}
+
+static void sum(const void *bytes, uint64_t len, uint8_t out[16])
+{
+	XXH128_canonical_t c;
+
+	XXH128_canonicalFromHash(&c, XXH3_128bits(bytes, len));
+	memcpy(out, c.digest, 16);
+}
+
+/* Moves the bytes, or finds out why not. */
+static void end_bytes(struct world *w, struct flight *f, struct prefixd_event *event)
+{
+	struct world_redis *r = w->tiers->redis;
+	uint64_t len = w->tiers->arenas[f->group].slot_bytes;
+	uint8_t *block = f->half;
+	bool damaged = false;
+	const void *value;
+
+	if (f->carry.from == RADIX_TIER_REDIS) {
+		if (f->result == PREFIXD_MOVE_LOST || f->result == PREFIXD_MOVE_CORRUPT)
+			world_redis_del(r, &f->name);
+		value = world_redis_get(r, &f->name, len, &damaged);
+		if (value && !damaged)
+			memcpy(block, value, len);
+		else if (f->result == PREFIXD_MOVE_OK)
+			f->result = value ? PREFIXD_MOVE_CORRUPT : PREFIXD_MOVE_LOST;
+		if (damaged)
+			world_redis_del(r, &f->name);
+	} else {
+		slot_io(w, f, true, block + len / 2, len / 2, len);
+	}
+	if (f->result == PREFIXD_MOVE_OK) {
+		event->u.moved.summed = true;
+		sum(block, len, event->u.moved.checksum);
+		if (f->carry.checksum_kind == PROTO_CHECKSUM_XXH3_128 &&
+		    memcmp(f->carry.checksum, event->u.moved.checksum, 16) != 0)
+			f->result = PREFIXD_MOVE_CORRUPT;
+	}
+	if (f->result != PREFIXD_MOVE_OK)
+		event->u.moved.summed = false;
+	else if (f->carry.to != RADIX_TIER_REDIS)
+		slot_io(w, f, false, block, 0, len);
+	/* Whether a STORE without an answer was done, nobody knows. */
+	if (f->carry.to == RADIX_TIER_REDIS &&
+	    (f->result == PREFIXD_MOVE_OK ||
+	     (f->result == PREFIXD_MOVE_DOWN && test_rng_below(&w->tiers->rng, 2))))
+		world_redis_set(r, &f->name, block, len);
+}
+
+/* ---- actions --------------------------------------------------------------------------------- */
+
+static struct flight *flight_new(struct world *w, const struct prefixd_action *a)
+{
+	struct world_tiers *t = w->tiers;
+	struct flight *f;
+
+	if (t->n == t->cap) {
+		t->cap = t->cap ? 2 * t->cap : 64;
+		t->flights = realloc(t->flights, t->cap * sizeof(*t->flights));
+		ck_assert_ptr_nonnull(t->flights);
+	}
+	f = &t->flights[t->n];
+	memset(f, 0, sizeof(*f));
+	f->type = a->type;
+	f->group = a->group;
+	f->begun_ns = w->now_ns;
+	f->serial = ++t->serial;
+	f->limit_ns = UINT64_MAX;
+	return f;
+}
+
+/* Sets when and how it will be answered. */
+static void flight_plan(struct world *w, struct flight *f, uint64_t deadline_ns)
+{
+	struct world_tiers *t = w->tiers;
+
+	f->result = fate(t, f);
+	f->due_ns = answer_at(w, f);
+	if (f->type != PREFIXD_ACTION_COPY) {
+		if (deadline_ns == 0 && t->config.deadline_ns)
+			deadline_ns = w->now_ns + t->config.deadline_ns;
+		f->limit_ns = deadline_ns ? max64(deadline_ns, w->now_ns) : UINT64_MAX;
+		if (!t->up || !t->told) {
+			f->result = PREFIXD_MOVE_DOWN;
+			f->due_ns = w->now_ns;
+		} else if (t->stalled || f->due_ns > f->limit_ns) {
+			f->due_ns = f->limit_ns;
+		}
+	}
+	t->n++;
+	t->stats.max_in_flight = max64(t->stats.max_in_flight, t->n);
+}
+
+static void act_carry(struct world *w, const struct prefixd_action *a)
+{
+	static const char *const verbs[] = { "copied", "stored", "fetched" };
+	struct flight *f = flight_new(w, a);
+	const struct prefixd_carry *c = &a->u.carry;
+	const struct world_name *name;
+	bool store = a->type == PREFIXD_ACTION_STORE, fetch = a->type == PREFIXD_ACTION_FETCH;
+
+	f->carry = *c;
+	f->carry.key = NULL; /* it lives until the next step only */
+	f->id = c->id;
+	world_check(w, store == (c->to == RADIX_TIER_REDIS));
+	world_check(w, fetch == (c->from == RADIX_TIER_REDIS));
+	world_check(w, c->from != c->to && c->n_tokens > 0);
+	world_check(w, (c->src == RADIX_NONE) == fetch && (c->dst == RADIX_NONE) == store);
+	check_alone(w, f);
+	if (store || fetch) {
+		name = world_names_find(&w->tiers->arenas[a->group].names, c);
+		if (!name)
+			world_fail(w, "move %u: entry %u has no name, or another block's", c->id,
+				   c->entry);
+		f->name = *name;
+	}
+	f->src_generation = generation(w, f, true);
+	f->dst_generation = generation(w, f, false);
+	begin_bytes(w, f);
+	world_note(w, "       move %u: entry %u of pool %u is %s, %s %d to %s %d%s\n", c->id,
+		   c->entry, a->group, verbs[a->type - PREFIXD_ACTION_COPY], tier_names[c->from],
+		   (int)c->src, tier_names[c->to], (int)c->dst, c->urgent ? ", urgent" : "");
+	flight_plan(w, f, c->deadline_ns);
+}
+
+static void act_look(struct world *w, const struct prefixd_action *a)
+{
+	struct flight *f = flight_new(w, a);
+	const struct prefixd_names *n = &a->u.look.names;
+
+	f->id = a->u.look.id;
+	f->n_names = n->n;
+	f->names = calloc(n->n + 1, sizeof(*f->names));
+	ck_assert_ptr_nonnull(f->names);
+	world_check(w, n->n > 0 && world_names_of(&w->tiers->arenas[a->group].names, n, f->names));
+	w->tiers->stats.looks++;
+	world_note(w, "       look %u: %u keys behind entry %d of pool %u\n", f->id, n->n,
+		   (int)n->parent, a->group);
+	flight_plan(w, f, a->u.look.deadline_ns);
+}
+
+static void act_epoch(struct world *w, const struct prefixd_action *a)
+{
+	struct world_tiers *t = w->tiers;
+	uint32_t i = 0;
+
+	while (i < t->n_epochs && memcmp(t->epochs[i].digest, a->u.epoch.digest, 32) != 0)
+		i++;
+	ck_assert_uint_lt(i, N_EPOCHS);
+	t->n_epochs = i < t->n_epochs ? t->n_epochs : i + 1;
+	memcpy(t->epochs[i].digest, a->u.epoch.digest, 32);
+	t->epochs[i].epoch = a->u.epoch.epoch;
+	t->stats.epochs++;
+	world_note(w, "       epoch %llu%s\n", (unsigned long long)a->u.epoch.epoch.n,
+		   a->u.epoch.raised ? ", raised" : "");
+}
+
+void world_tiers_act(struct world *w, const struct prefixd_action *a)
+{
+	/* An epoch may be raised without any tier: it is only kept. */
+	if (!w->tiers && a->type == PREFIXD_ACTION_EPOCH)
+		return;
+	world_check(w, w->tiers && a->group < WORLD_GROUPS);
+	if (a->type == PREFIXD_ACTION_NAMES) {
+		world_check(w, w->tiers->config.redis);
+		world_check(w, world_names_add(&w->tiers->arenas[a->group].names, &a->u.names));
+		w->tiers->stats.names += a->u.names.n;
+	} else if (a->type == PREFIXD_ACTION_LOOK) {
+		act_look(w, a);
+	} else if (a->type == PREFIXD_ACTION_EPOCH) {
+		act_epoch(w, a);
+	} else {
+		act_carry(w, a);
+	}
+}
+
+/* ---- answers --------------------------------------------------------------------------------- */
+
+static uint32_t next_flight(const struct world_tiers *t)
+{
+	uint32_t best = 0;
+
+	for (uint32_t i = 1; i < t->n; i++) {
+		const struct flight *f = &t->flights[i], *b = &t->flights[best];
+
+		if (f->due_ns < b->due_ns || (f->due_ns == b->due_ns && f->serial < b->serial))
+			best = i;
+	}
+	return best;
+}
+
+uint64_t world_tiers_due(const struct world *w)
+{
+	const struct world_tiers *t = w->tiers;
+
+	return t && t->n ? t->flights[next_flight(t)].due_ns : UINT64_MAX;
+}
+
+static void tell_redis(struct world *w, bool up)
+{
+	struct prefixd_event event = { .type = PREFIXD_EVENT_REDIS_STATE, .u.redis_up = up };
+
+	if (w->tiers->told == up)
+		return;
+	w->tiers->told = up;
+	w->tiers->n_late = 0;
+	world_note(w, "       Redis is %s\n", up ? "up" : "down");
+	world_step(w, &event);
+}
+
+/* Answers that come late, one after the other, say that nobody is there. */
+static void count_late(struct world *w, const struct flight *f, bool late)
+{
+	struct world_tiers *t = w->tiers;
+
+	if (f->type == PREFIXD_ACTION_COPY)
+		return;
+	t->n_late = late ? t->n_late + 1 : 0;
+	if (t->config.breaker && t->n_late >= t->config.breaker)
+		tell_redis(w, false);
+}
+
+void world_tiers_deliver(struct world *w)
+{
+	struct world_tiers *t = w->tiers;
+	uint32_t at = next_flight(t);
+	struct flight f = t->flights[at];
+	struct prefixd_event event = { .type = PREFIXD_EVENT_MOVED };
+	bool late = f.due_ns == f.limit_ns && t->told;
+
+	t->flights[at] = t->flights[--t->n];
+	if (late)
+		f.result = PREFIXD_MOVE_DOWN;
+	if (f.type == PREFIXD_ACTION_LOOK) {
+		event.type = PREFIXD_EVENT_LOOKED;
+		event.u.looked.id = f.id;
+		while (f.result == PREFIXD_MOVE_OK && event.u.looked.n < f.n_names &&
+		       world_redis_has(t->redis, &f.names[event.u.looked.n]))
+			event.u.looked.n++;
+		world_note(w, "       look %u: %u are there\n", f.id, event.u.looked.n);
+	} else {
+		end_bytes(w, &f, &event);
+		event.u.moved.id = f.id;
+		event.u.moved.result = f.result;
+		event.u.moved.ns = w->now_ns - f.begun_ns;
+		t->stats.answers[f.result]++;
+		if (f.result == PREFIXD_MOVE_OK)
+			t->stats.moved[f.carry.from][f.carry.to]++;
+		world_note(w, "       move %u: %s\n", f.id, result_names[f.result]);
+	}
+	world_step(w, &event);
+	count_late(w, &f, late);
+	flight_free(&f);
+}
+
+void world_run_until_idle(struct world *w)
+{
+	for (uint32_t i = 0; world_tiers_due(w) != UINT64_MAX; i++) {
+		uint64_t due = world_tiers_due(w);
+
+		if (i > 10000000)
+			world_fail(w, "moves follow moves without end");
+		world_advance(w, due > w->now_ns ? due - w->now_ns : 0);
+	}
+}
+
+uint32_t world_in_flight(const struct world *w)
+{
+	return w->tiers ? w->tiers->n : 0;
+}
+
+void world_tiers_stats(const struct world *w, struct world_tiers_stats *ret)
+{
+	*ret = w->tiers->stats;
+}
+
+/* ---- Redis, as the test has it --------------------------------------------------------------- */
+
+void world_redis_up(struct world *w, bool up)
+{
+	struct world_tiers *t = w->tiers;
+
+	t->up = up;
+	if (!up) {
+		for (uint32_t i = 0; i < t->n; i++) {
+			struct flight *f = &t->flights[i];
+
+			if (f->type == PREFIXD_ACTION_COPY)
+				continue;
+			f->result = PREFIXD_MOVE_DOWN; /* whether it was done, nobody knows */
+			f->due_ns = w->now_ns;
+		}
+		tell_redis(w, false);
+	} else if (!t->stalled) {
+		tell_redis(w, true);
+	}
+}
+
+void world_redis_stall(struct world *w, bool stalled)
+{
+	struct world_tiers *t = w->tiers;
+
+	if (t->stalled == stalled)
+		return;
+	t->stalled = stalled;
+	for (uint32_t i = 0; i < t->n; i++) {
+		struct flight *f = &t->flights[i];
+
+		if (f->type == PREFIXD_ACTION_COPY || f->result == PREFIXD_MOVE_DOWN)
+			continue;
+		f->due_ns = f->limit_ns;
+		if (!stalled)
+			f->due_ns = radix_min_u64(f->due_ns, answer_at(w, f));
+	}
+	if (!stalled && t->up)
+		tell_redis(w, true);
+}
+
+uint32_t world_redis_poke(struct world *w, enum world_poke what, uint32_t percent)
+{
+	return world_redis_hurt(w->tiers->redis, what, percent, &w->tiers->rng);
+}
+
+uint32_t world_redis_values(const struct world *w)
+{
+	return world_redis_count(w->tiers->redis);
+}
+
+/* ---- epochs ---------------------------------------------------------------------------------- */
+
+void world_invalidate(struct world *w, uint32_t ns)
+{
+	struct prefixd_event event = { .type = PREFIXD_EVENT_ADMIN_INVALIDATE };
+
+	event.u.invalidate.ns = ns;
+	event.u.invalidate.nonce = test_rng(w->tiers ? &w->tiers->rng : &w->rng);
+	world_note(w, "       invalidate %u\n", ns);
+	world_step(w, &event);
+}
+
+void world_epoch_seen(struct world *w, const uint8_t digest[32], struct prefixd_epoch epoch)
+{
+	struct prefixd_event event = { .type = PREFIXD_EVENT_EPOCH_SEEN };
+
+	memcpy(event.u.epoch.digest, digest, 32);
+	event.u.epoch.epoch = epoch;
+	world_note(w, "       epoch %llu was seen\n", (unsigned long long)epoch.n);
+	world_step(w, &event);
+}
+
+struct prefixd_epoch world_epoch(const struct world *w, const uint8_t digest[32])
+{
+	const struct world_tiers *t = w->tiers;
+
+	for (uint32_t i = 0; t && i < t->n_epochs; i++)
+		if (memcmp(t->epochs[i].digest, digest, 32) == 0)
+			return t->epochs[i].epoch;
+	return (struct prefixd_epoch){ 0 };
+}
