@@ -36,27 +36,38 @@ struct prefixd_helper_config {
 radix_nodiscard int prefixd_helper_start(struct prefixd_helper **ret_h,
 					 const struct prefixd_helper_config *config);
 /*
+ * A helper whose run() returned though nobody stopped it: runs it anew, on a thread of its own.
+ * What waits in the rings waits on; what run() had taken is its context's affair.  Return: 0;
+ * negative errno, it may be tried again.
+ */
+radix_nodiscard int prefixd_helper_restart(struct prefixd_helper *h);
+/*
  * Wakes the helper, waits for its end and frees it.  Messages that are left go to `drop` (may be
- * NULL).
+ * NULL).  Accepts NULL.
  */
 void prefixd_helper_stop(struct prefixd_helper *h, void (*drop)(struct prefixd_message *m));
 
 /* ---- on the loop's thread */
 
 void prefixd_helper_send(struct prefixd_helper *h, struct prefixd_message *m);
-/* Readable while answers wait. */
+/* Readable while answers wait, when the helper has ended, and now and then for nothing. */
 int prefixd_helper_answer_fd(const struct prefixd_helper *h);
 /* The oldest answer; NULL: none (and the descriptor is quiet again). */
 struct prefixd_message *prefixd_helper_receive(struct prefixd_helper *h);
-/* Requests sent and not answered or taken yet. */
+/* Requests sent that the helper has not taken yet. */
 uint32_t prefixd_helper_waiting(const struct prefixd_helper *h);
 /* When the helper last said that it is alive, CLOCK_MONOTONIC ns. */
 uint64_t prefixd_helper_beat(const struct prefixd_helper *h);
+/* run() has returned; the answers' descriptor became readable when it did. */
+bool prefixd_helper_ended(const struct prefixd_helper *h);
+uint32_t prefixd_helper_restarts(const struct prefixd_helper *h);
+const char *prefixd_helper_name(const struct prefixd_helper *h);
 
 /* ---- on the helper's thread */
 
-/* Readable while requests wait or the end is near. */
+/* Readable while requests wait or the end is near, and now and then for nothing. */
 int prefixd_helper_request_fd(const struct prefixd_helper *h);
+/* The oldest request; NULL: none (and the descriptor is quiet again, unless the end is near). */
 struct prefixd_message *prefixd_helper_take(struct prefixd_helper *h);
 void prefixd_helper_answer(struct prefixd_helper *h, struct prefixd_message *m);
 bool prefixd_helper_stopping(const struct prefixd_helper *h);
