@@ -100,6 +100,9 @@ uint32_t radix_path_members(const struct radix_index *ix, const struct radix_pla
 radix_nodiscard int radix_member_tier(const struct radix_index *ix, struct radix_member block,
 				      enum radix_tier *ret_tier);
 
+/* Root and tokens of a member.  Return: 0, RADIX_E_NOTFOUND (stale). */
+radix_nodiscard int radix_member_root(const struct radix_index *ix, struct radix_member block,
+				      uint32_t *ret_root, uint32_t *ret_n_tokens);
 /* Key, and parent's entry (RADIX_NONE: none) of a member; until the next change.  0, NOTFOUND. */
 radix_nodiscard int radix_member_key(const struct radix_index *ix, struct radix_member block,
 				     const void **ret_key, uint32_t *ret_key_len);
@@ -137,6 +140,9 @@ radix_nodiscard int radix_move_end(struct radix_index *ix, const struct radix_mo
  * The block's copies below the device are no good (vanished, corrupt): it goes, with all that hangs
  * below it, unless it has a device copy (then it only loses the copy in `tier`).  Pins in what goes
  * move up to the last block that stays.  Returns the members that went.
+ *
+ * `tier` DEVICE: the bytes in its own slot are wrong.  It goes with all its copies and all that
+ * hangs below it, unless a pin protects it: then nothing happens (0), try again when it is gone.
  */
 uint32_t radix_lose(struct radix_index *ix, struct radix_member block, enum radix_tier tier,
 		    enum radix_remove_reason reason);
