@@ -121,14 +121,17 @@ static void channel_flush(struct channel *c)
 		struct prefixd_message *m = radix_list_first(&c->rest, struct prefixd_message,
 							     link);
 
-		/* `behind` is said before the last try, so that the consumer cannot miss it. */
+		/* Out of the list first: once it is in the ring it is the consumer's. */
+		radix_list_remove(&m->link);
 		if (!ring_push(c, m)) {
+			/* Said before the last try, so that the consumer cannot miss it. */
 			atomic_store(&c->behind, true);
-			if (!ring_push(c, m))
+			if (!ring_push(c, m)) {
+				radix_list_add_head(&c->rest, &m->link);
 				break;
+			}
 			atomic_store(&c->behind, false);
 		}
-		radix_list_remove(&m->link);
 		moved = true;
 	}
 	if (moved && atomic_exchange(&c->asleep, false))
