@@ -220,7 +220,7 @@ static void frame_reply(struct prefixd_client *c, const struct proto_header *req
 	struct proto_writer w = { .p = bytes, .cap = cap };
 
 	if (!bytes) {
-		prefixd_conn_drop(&c->conn, "no memory for a reply");
+		prefixd_conn_drop(&c->conn, PREFIXD_CLOSED_NO_MEMORY);
 		return;
 	}
 	start = proto_frame_begin(&w);
@@ -237,7 +237,7 @@ static void frame_reply(struct prefixd_client *c, const struct proto_header *req
 	if (proto_frame_end(&w, start, &h) == 0)
 		prefixd_conn_send(&c->conn, bytes, w.len, NULL, 0);
 	else
-		prefixd_conn_drop(&c->conn, "an admin reply could not be encoded");
+		prefixd_conn_drop(&c->conn, PREFIXD_CLOSED_NO_MEMORY);
 	free(bytes);
 }
 

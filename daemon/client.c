@@ -172,11 +172,20 @@ static void client_on_sent(struct prefixd_conn *conn)
 	client_tell(conn->owner, PREFIXD_EVENT_SUBSCRIBER_READY);
 }
 
-static void client_on_ended(struct prefixd_conn *conn, const char *why)
+/* Ends that every worker comes to are of no interest; the others are somebody's fault. */
+static enum prefixd_log_level client_closed_level(enum prefixd_closed why)
+{
+	return why == PREFIXD_CLOSED_PEER || why == PREFIXD_CLOSED_PROCESS ? PREFIXD_LOG_DEBUG
+									   : PREFIXD_LOG_INFO;
+}
+
+static void client_on_ended(struct prefixd_conn *conn, enum prefixd_closed why)
 {
 	struct prefixd_client *c = conn->owner;
 
-	prefixd_debug("session %u (pid %u): socket closed: %s", c->session, c->peer.pid, why);
+	c->server->measures.closed[why]++;
+	prefixd_log_line(client_closed_level(why), "session %u (pid %u): closed: %s", c->session,
+			 c->peer.pid, prefixd_closed_to_string(why));
 	c->connected = false;
 	client_tell_eof(c);
 	if (c->pidfd < 0)
@@ -192,11 +201,13 @@ static void client_on_process(evutil_socket_t fd, short what, void *ctx)
 
 	(void)event_del(c->pid_ev); /* it stays readable for ever; it is in the base, cannot fail */
 	/* What it said while it lived counts: a RELEASE may still lie in the socket. */
-	if (c->connected)
+	if (c->connected) {
 		prefixd_conn_drain(&c->conn, LAST_WORDS_MAX);
+		prefixd_conn_because(&c->conn, PREFIXD_CLOSED_PROCESS);
+	}
 	client_tell_gone(c);
 	if (c->connected)
-		prefixd_conn_drop(&c->conn, "the process is gone");
+		prefixd_conn_drop(&c->conn, PREFIXD_CLOSED_PROCESS);
 	prefixd_server_settle(s);
 }
 
@@ -206,8 +217,7 @@ static void client_on_silence(evutil_socket_t fd, short what, void *ctx)
 
 	if (!c->connected)
 		return;
-	prefixd_info("session %u (pid %u): closed, it has not said HELLO", c->session, c->peer.pid);
-	prefixd_conn_drop(&c->conn, "silent since it connected");
+	prefixd_conn_drop(&c->conn, PREFIXD_CLOSED_HELLO_TIMEOUT);
 	prefixd_server_settle(c->server);
 }
 
@@ -251,6 +261,7 @@ static void client_accept(struct prefixd_server *s, int fd, bool admin)
 		r = prefixd_peer_get(fd, &c->peer, &c->pidfd);
 	if (r < 0) {
 		prefixd_error("a connection was closed at once: %s", strerror(-r));
+		s->measures.rejected_no_memory++;
 		close(fd);
 		if (c)
 			client_free(c);
@@ -266,6 +277,7 @@ static void client_accept(struct prefixd_server *s, int fd, bool admin)
 	}
 	if (r < 0) {
 		prefixd_error("a connection was closed at once: %s", strerror(-r));
+		s->measures.rejected_no_memory++;
 		client_free(c);
 		return;
 	}

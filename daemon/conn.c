@@ -77,6 +77,28 @@ static bool conn_behind(const struct prefixd_conn *c)
 	return prefixd_conn_unsent(c) > PREFIXD_CONN_SOFT || c->n_marks >= PREFIXD_CONN_MARKS;
 }
 
+/*
+ * A peer that stays above the soft limit takes less than its replies to requests that it has sent
+ * already, for nothing more is read from it.  It has slow_ns to catch up.
+ */
+static void conn_patience(struct prefixd_conn *c)
+{
+	bool behind = conn_behind(c) && c->set->slow_ns;
+	struct timeval tv;
+
+	if (c->closing || c->dead || behind == c->behind)
+		return;
+	c->behind = behind;
+	if (!behind) {
+		(void)event_del(c->late_ev); /* a timer of this base; cannot fail */
+		return;
+	}
+	tv.tv_sec = (time_t)(*c->set->slow_ns / 1000000000u);
+	tv.tv_usec = (suseconds_t)(*c->set->slow_ns % 1000000000u / 1000u);
+	if (event_add(c->late_ev, &tv) < 0)
+		prefixd_conn_drop(c, PREFIXD_CLOSED_NO_MEMORY);
+}
+
 /* Tells libevent what this connection waits for now. */
 static void conn_interest(struct prefixd_conn *c)
 {
@@ -86,31 +108,47 @@ static void conn_interest(struct prefixd_conn *c)
 
 	if (read != c->reading) {
 		if ((read ? event_add(c->read_ev, NULL) : event_del(c->read_ev)) < 0)
-			prefixd_conn_drop(c, "event registration failed");
+			prefixd_conn_drop(c, PREFIXD_CLOSED_NO_MEMORY);
 		else
 			c->reading = read;
 	}
 	if (write != c->writing) {
 		if ((write ? event_add(c->write_ev, NULL) : event_del(c->write_ev)) < 0)
-			prefixd_conn_drop(c, "event registration failed");
+			prefixd_conn_drop(c, PREFIXD_CLOSED_NO_MEMORY);
 		else
 			c->writing = write;
 	}
 }
 
-void prefixd_conn_drop(struct prefixd_conn *c, const char *why)
+const char *prefixd_closed_to_string(enum prefixd_closed why)
+{
+	static const char *const texts[] = { [PREFIXD_CLOSED_NOT] = "it is open",
+#define X(sym, label, text) [PREFIXD_CLOSED_##sym] = (text),
+					     PREFIXD_CLOSED(X)
+#undef X
+	};
+
+	return why < PREFIXD_CLOSED_N ? texts[why] : "unknown";
+}
+
+void prefixd_conn_because(struct prefixd_conn *c, enum prefixd_closed why)
+{
+	if (c->why == PREFIXD_CLOSED_NOT)
+		c->why = why;
+}
+
+void prefixd_conn_drop(struct prefixd_conn *c, enum prefixd_closed why)
 {
 	if (c->dead)
 		return;
 	c->dead = true;
-	if (!c->why)
-		c->why = why;
+	prefixd_conn_because(c, why);
 	radix_list_remove(&c->busy_link);
 	radix_list_remove(&c->dirty_link);
 	radix_list_add_tail(&c->set->dead, &c->dead_link);
 }
 
-void prefixd_conn_close(struct prefixd_conn *c, const char *why)
+void prefixd_conn_close(struct prefixd_conn *c, enum prefixd_closed why)
 {
 	static const struct timeval linger = { .tv_sec = PREFIXD_CONN_LINGER_S };
 
@@ -118,11 +156,11 @@ void prefixd_conn_close(struct prefixd_conn *c, const char *why)
 		return;
 	c->closing = true;
 	c->more = false;
-	c->why = why;
+	prefixd_conn_because(c, why);
 	radix_list_remove(&c->busy_link);
 	if (!radix_list_linked(&c->dirty_link))
 		radix_list_add_tail(&c->set->dirty, &c->dirty_link);
-	if (event_add(c->linger_ev, &linger) < 0)
+	if (event_add(c->late_ev, &linger) < 0)
 		prefixd_conn_drop(c, why);
 }
 
@@ -156,8 +194,9 @@ static void conn_frames(struct prefixd_conn *c, uint32_t budget)
 			return; /* the buffer stays as it is until their turn comes */
 		}
 		if (r != 0) {
+			prefixd_conn_because(c, PREFIXD_CLOSED_BAD_FRAME);
 			c->ops->bad(c, &header, status);
-			prefixd_conn_close(c, "sent a wrong header");
+			prefixd_conn_close(c, PREFIXD_CLOSED_BAD_FRAME);
 			return;
 		}
 		budget--;
@@ -172,7 +211,7 @@ static void conn_frames(struct prefixd_conn *c, uint32_t budget)
 		need = PROTO_HEADER_LEN;
 	}
 	if (in_room(c, need) < 0)
-		prefixd_conn_drop(c, "no memory for a frame");
+		prefixd_conn_drop(c, PREFIXD_CLOSED_NO_MEMORY);
 }
 
 /* After frames were handled: is there more to do, is the peer's part over? */
@@ -186,8 +225,9 @@ static void conn_settle(struct prefixd_conn *c)
 			conn_schedule(c->set);
 		}
 	} else if (c->eof && !c->closing) {
-		prefixd_conn_close(c, "the peer closed");
+		prefixd_conn_close(c, PREFIXD_CLOSED_PEER);
 	}
+	conn_patience(c);
 	if (!c->dead)
 		conn_interest(c);
 }
@@ -209,7 +249,7 @@ static size_t conn_read(struct prefixd_conn *c)
 	if (n == 0 || errno == ECONNRESET)
 		c->eof = true;
 	else if (errno != EAGAIN)
-		prefixd_conn_drop(c, "read failed");
+		prefixd_conn_drop(c, PREFIXD_CLOSED_IO_ERROR);
 	return 0;
 }
 
@@ -219,7 +259,7 @@ static void conn_on_read(evutil_socket_t fd, short what, void *ctx)
 
 	if (!c->dead && !c->closing && !c->eof && !c->more) {
 		if (!c->in && in_room(c, PROTO_HEADER_LEN) < 0)
-			prefixd_conn_drop(c, "no memory for a frame");
+			prefixd_conn_drop(c, PREFIXD_CLOSED_NO_MEMORY);
 		else if (conn_read(c) > 0)
 			conn_frames(c, PREFIXD_CONN_BUDGET);
 		conn_settle(c);
@@ -326,15 +366,15 @@ void prefixd_conn_send(struct prefixd_conn *c, const void *bytes, size_t len, co
 	if (c->dead || c->deaf || len == 0)
 		return;
 	if (prefixd_conn_unsent(c) + len > (size_t)PREFIXD_CONN_HARD + c->max_frame) {
-		prefixd_conn_drop(c, "does not read its replies");
+		prefixd_conn_drop(c, PREFIXD_CLOSED_OUTPUT_LIMIT);
 		return;
 	}
 	if (out_reserve(c, len) < 0) {
-		prefixd_conn_drop(c, "no memory for a reply");
+		prefixd_conn_drop(c, PREFIXD_CLOSED_NO_MEMORY);
 		return;
 	}
 	if (n_fds > 0 && mark_add(c, fds, n_fds) < 0) {
-		prefixd_conn_drop(c, "no descriptor for a reply");
+		prefixd_conn_drop(c, PREFIXD_CLOSED_NO_DESCRIPTOR);
 		return;
 	}
 	memcpy(c->out + c->out_len, bytes, len);
@@ -401,7 +441,7 @@ static void conn_flush(struct prefixd_conn *c)
 			break;
 		}
 		if (n < 0) {
-			prefixd_conn_drop(c, "write failed");
+			prefixd_conn_drop(c, PREFIXD_CLOSED_IO_ERROR);
 			break;
 		}
 		if (c->n_marks > 0 && c->marks[0].at == c->out_base && n > 0)
@@ -436,11 +476,11 @@ static void conn_on_write(evutil_socket_t fd, short what, void *ctx)
 	prefixd_conns_turn(c->set);
 }
 
-static void conn_on_linger(evutil_socket_t fd, short what, void *ctx)
+static void conn_on_late(evutil_socket_t fd, short what, void *ctx)
 {
 	struct prefixd_conn *c = ctx;
 
-	prefixd_conn_drop(c, c->why);
+	prefixd_conn_drop(c, PREFIXD_CLOSED_SLOW_READER); /* or what it is closing for */
 	prefixd_conns_turn(c->set);
 }
 
@@ -465,7 +505,7 @@ void prefixd_conns_turn(struct prefixd_conns *set)
 	while ((it = set->dead.next) != &set->dead) {
 		struct prefixd_conn *c = radix_list_entry(it, struct prefixd_conn, dead_link);
 		const struct prefixd_conn_ops *ops = c->ops;
-		const char *why = c->why;
+		enum prefixd_closed why = c->why;
 		bool was_last = it == last;
 
 		prefixd_conn_deinit(c);
@@ -539,8 +579,8 @@ int prefixd_conn_init(struct prefixd_conn *c, struct prefixd_conns *set, int fd,
 	radix_list_init(&c->dead_link);
 	c->read_ev = event_new(set->base, fd, EV_READ | EV_PERSIST, conn_on_read, c);
 	c->write_ev = event_new(set->base, fd, EV_WRITE | EV_PERSIST, conn_on_write, c);
-	c->linger_ev = evtimer_new(set->base, conn_on_linger, c);
-	if (!c->read_ev || !c->write_ev || !c->linger_ev || event_add(c->read_ev, NULL) < 0) {
+	c->late_ev = evtimer_new(set->base, conn_on_late, c);
+	if (!c->read_ev || !c->write_ev || !c->late_ev || event_add(c->read_ev, NULL) < 0) {
 		prefixd_conn_deinit(c);
 		return -ENOMEM;
 	}
@@ -557,9 +597,9 @@ void prefixd_conn_deinit(struct prefixd_conn *c)
 		event_free(c->read_ev);
 	if (c->write_ev)
 		event_free(c->write_ev);
-	if (c->linger_ev)
-		event_free(c->linger_ev);
-	c->read_ev = c->write_ev = c->linger_ev = NULL;
+	if (c->late_ev)
+		event_free(c->late_ev);
+	c->read_ev = c->write_ev = c->late_ev = NULL;
 	while (c->n_marks > 0)
 		mark_drop_first(c);
 	free(c->marks);

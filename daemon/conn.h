@@ -4,8 +4,9 @@
  * What it guarantees.  Frames are handed over whole, in order and in place (no copy).  A client
  * gets at most PREFIXD_CONN_BUDGET frames per turn and then waits for the others.  Replies made in
  * a turn leave with one write.  A peer whose unread replies exceed the soft limit is not read from
- * until it has caught up; beyond the hard limit it is dropped.  A broken pipe ends that connection
- * only, and not before all that the peer had sent was heard.  Descriptors are sent, never received:
+ * until it has caught up, and dropped when it has not for some time; beyond the hard limit it is
+ * dropped at once.  A broken pipe ends that connection only, and not before all that the peer had
+ * sent was heard.  Descriptors are sent, never received:
  * reads offer no control buffer, so the kernel closes what a peer tries to pass.
  *
  * What it relies on.  One thread, one event base.  Callbacks never free the connection they run on;
@@ -17,6 +18,7 @@
  */
 #pragma once
 
+#include "daemon/reasons.h"
 #include "proto/codec.h"
 #include "radix/list.h"
 
@@ -38,8 +40,8 @@ struct prefixd_conn_ops {
 	/* A header that is wrong: nothing after it is read. */
 	void (*bad)(struct prefixd_conn *c, const struct proto_header *header,
 		    enum proto_status status);
-	/* The socket is closed; the last call.  `why` is for the log.  The owner may free c. */
-	void (*ended)(struct prefixd_conn *c, const char *why);
+	/* The socket is closed; the last call.  The owner may free c. */
+	void (*ended)(struct prefixd_conn *c, enum prefixd_closed why);
 	/* The first frame of the connection was accepted as a header (may be NULL). */
 	void (*spoke)(struct prefixd_conn *c);
 	/* All that was queued is in the socket; once for each time that `tell` was set. */
@@ -54,6 +56,8 @@ struct prefixd_conns {
 	struct radix_list dirty; /* bytes were queued since the last turn */
 	struct radix_list dead;  /* `ended` is due */
 	bool in_turn;
+	const uint64_t *slow_ns; /* the owner's: how long a peer may stay above the soft limit;
+				    NULL: for ever */
 };
 
 /* Bytes with descriptors: the descriptors go with the byte at `at`. */
@@ -70,7 +74,8 @@ struct prefixd_conn {
 	int fd;
 	uint32_t max_frame; /* of frames that come in */
 	uint32_t max_first; /* of the first one: nobody has said who he is yet */
-	struct event *read_ev, *write_ev, *linger_ev;
+	struct event *read_ev, *write_ev;
+	struct event *late_ev; /* while it does not read enough, or closing takes its time */
 	struct radix_list busy_link, dirty_link, dead_link;
 
 	uint8_t *in;
@@ -84,15 +89,16 @@ struct prefixd_conn {
 	uint32_t n_marks, cap_marks;
 
 	uint64_t n_frames;
-	const char *why; /* set when the end is decided */
-	bool spoke;      /* the first frame has come */
-	bool eof;        /* the peer sends no more */
-	bool deaf;       /* the peer takes no more */
-	bool closing;    /* read no more; close once all is sent */
-	bool dead;       /* close now */
-	bool tell;       /* by the owner, after a send: call `sent` */
-	bool more;       /* whole frames are left in the buffer */
+	enum prefixd_closed why; /* set when the end is decided; the first reason counts */
+	bool spoke;              /* the first frame has come */
+	bool eof;                /* the peer sends no more */
+	bool deaf;               /* the peer takes no more */
+	bool closing;            /* read no more; close once all is sent */
+	bool dead;               /* close now */
+	bool tell;               /* by the owner, after a send: call `sent` */
+	bool more;               /* whole frames are left in the buffer */
 	bool reading, writing;
+	bool behind; /* above the soft limit; late_ev runs */
 };
 
 radix_nodiscard int prefixd_conns_init(struct prefixd_conns *set, struct event_base *base);
@@ -111,10 +117,13 @@ void prefixd_conn_deinit(struct prefixd_conn *c);
  */
 void prefixd_conn_send(struct prefixd_conn *c, const void *bytes, size_t len, const int *fds,
 		       uint32_t n_fds);
-/* Sends what is queued, then closes.  `why` must be a literal. */
-void prefixd_conn_close(struct prefixd_conn *c, const char *why);
+/* Sends what is queued, then closes. */
+void prefixd_conn_close(struct prefixd_conn *c, enum prefixd_closed why);
 /* Closes without sending what is queued. */
-void prefixd_conn_drop(struct prefixd_conn *c, const char *why);
+void prefixd_conn_drop(struct prefixd_conn *c, enum prefixd_closed why);
+/* What is about to end it, in case that somebody else closes it first. */
+void prefixd_conn_because(struct prefixd_conn *c, enum prefixd_closed why);
+const char *prefixd_closed_to_string(enum prefixd_closed why);
 /* Reads and handles what the socket still holds, without regard to the budget, until it is empty
  * or `max` bytes were read; for the last words of a process that has ended. */
 void prefixd_conn_drain(struct prefixd_conn *c, size_t max);

@@ -16,6 +16,7 @@ void prefixd_engine_config_init(struct prefixd_engine_config *config)
 	config->limits.max_frame = PROTO_MAX_FRAME_DEFAULT;
 	config->limits.max_keys = 65536;
 	config->limits.max_sessions = 1024;
+	config->limits.max_sessions_per_process = 64;
 	config->limits.max_namespaces = 64;
 	config->limits.max_leases = 4096;
 	config->limits.max_groups = 16;

@@ -32,13 +32,16 @@ struct prefixd_limits {
 	uint32_t max_frame; /* bytes, header included */
 	uint32_t max_keys;
 	uint32_t max_sessions;
-	uint32_t max_namespaces; /* per session */
-	uint32_t max_leases;     /* per session */
+	uint32_t max_sessions_per_process; /* connected ones, and as many orphans; 0: no limit */
+	uint32_t max_sessions_per_user;    /* 0: no limit */
+	uint32_t max_namespaces;           /* per session */
+	uint32_t max_leases;               /* per session */
 	uint32_t max_groups;
 	uint32_t op_ids; /* remembered per session */
 	uint64_t op_id_ns;
 	uint32_t
 		max_pins_share; /* percent of a pool one session may hold while others ask; 0 off */
+	uint32_t max_reserved;  /* slots a session may have reserved and not committed; 0 off */
 	uint64_t lease_max_age_ns; /* 0: off */
 	uint64_t pending_ns;       /* how long a leader is waited for; 0: nobody leads */
 	uint64_t
@@ -368,7 +371,29 @@ uint64_t prefixd_engine_deadline(const struct prefixd_engine *engine);
 	X(events_emitted, "events sent to subscribers")                                \
 	X(events_dropped, "events that subscribers were too slow or too late for")     \
 	X(resyncs, "subscribers told that they lost events")                           \
-	X(bytes_copied, "payload bytes that the daemon copied")
+	X(bytes_copied, "payload bytes that the daemon copied")                        \
+	X(deferred_reserves, "RESERVEs that waited for blocks to move down")           \
+	X(reserve_deadline, "of those, the ones that waited until their deadline")     \
+	X(dropped_blocks, "blocks dropped for room because the tier below took none")  \
+	X(unused_blocks, "blocks dropped for room because they were never hit again")  \
+	X(moves_failed, "moves between tiers that did not end well")                   \
+	X(corrupt_blocks, "blocks whose bytes were found wrong")                       \
+	X(loads, "loads begun by PROMOTE")                                             \
+	X(loads_cut, "of those, loads that ended with fewer blocks than they wanted")  \
+	X(loaded_blocks, "blocks that loads waited for and got")                       \
+	X(load_declined_slow, "blocks not loaded because computing them is faster")    \
+	X(prefetches, "loads begun by PREFETCH")                                       \
+	X(looks, "questions to Redis whether it has blocks that the index lacks")      \
+	X(looks_skipped, "such questions not asked: too many at a time")               \
+	X(found_blocks, "blocks that Redis was found to have")                         \
+	X(invalidations, "epochs that were raised or seen to be higher")
+	X(refused_sessions, "clients refused: as many are connected as may be")        \
+	X(refused_process, "clients refused: too many of one process")                 \
+	X(refused_user, "clients refused: too many of one user")                       \
+	X(refused_forbidden, "clients refused: their user may name no tenant")         \
+	X(refused_version, "clients refused: they speak other versions")               \
+	X(refused_draining, "clients refused: the daemon was stopping")                \
+	X(refused_orphans, "MATCHes refused: their process left too much behind")      \
 
 struct prefixd_counters {
 #define X(name, help) uint64_t name;

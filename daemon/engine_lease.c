@@ -18,7 +18,6 @@
 
 #define KEPT_BUFFER  (256u << 10) /* a free lease keeps a key buffer of up to this size */
 #define KEPT_BUFFERS (64u << 20)  /* and all of them together of this */
-#define ASKS_NS      1000000000u  /* "others ask": another session got nothing this recently */
 
 uint64_t prefixd_tick(struct prefixd_engine *e)
 {
@@ -408,29 +407,6 @@ void prefixd_lease_place(struct prefixd_engine *e, struct prefixd_session *s)
 
 /* ---- RESERVE --------------------------------------------------------------------------------- */
 
-/*
- * How many more blocks of the group this session may take.  Without a share, or while nobody else
- * went away empty lately, as many as there are.
- */
-static uint32_t share_left(const struct prefixd_engine *e, const struct prefixd_session *s,
-			   const struct prefixd_group *g)
-{
-	uint64_t share = (uint64_t)g->n_slots * e->config.limits.max_pins_share / 100;
-	struct radix_list *it;
-	uint64_t held = 0;
-
-	if (e->config.limits.max_pins_share == 0 || g->busy_session == RADIX_NONE ||
-	    g->busy_session == s->number || e->now_ns - g->busy_ns > ASKS_NS)
-		return UINT32_MAX;
-	radix_list_foreach(it, &s->leases) {
-		const struct prefixd_lease *l = radix_list_entry(it, struct prefixd_lease, link);
-
-		if (l->group == g)
-			held += l->n_path + l->n_own + l->n_reserved;
-	}
-	return held >= share ? 0 : (uint32_t)(share - held);
-}
-
 static int slots_room(struct prefixd_engine *e, struct prefixd_lease *l, uint32_t n)
 {
 	uint32_t cap = l->slots_cap ? l->slots_cap : 64;
@@ -451,18 +427,22 @@ static int slots_room(struct prefixd_engine *e, struct prefixd_lease *l, uint32_
 }
 
 static void reserve_busy(struct prefixd_engine *e, struct prefixd_request *rq,
-			 struct prefixd_lease *l, uint32_t asked)
+			 struct prefixd_lease *l, uint32_t asked, bool of_pool)
 {
 	l->no_room = asked;
 	l->leads_rest = false; /* others need not wait for what will not be stored */
 	prefixd_pending_changed(e, l);
 	l->root->busy_depth = l->n_path + l->n_reserved;
-	l->group->busy_ns = e->now_ns;
-	l->group->busy_session = rq->s->number;
+	if (of_pool) { /* who is held to his own limits does not bind others to theirs */
+		l->group->busy_ns = e->now_ns;
+		l->group->busy_session = rq->s->number;
+	}
 	e->counters.reserve_busy++;
 	prefixd_refuse_busy(e, rq, 1000,
-			    "every block of the pool is held by leases; compute without storing, "
-			    "or ask again");
+			    of_pool ? "every block of the pool is held by leases; compute without "
+				      "storing, or ask again"
+				    : "this session holds as many blocks as it may; RELEASE or "
+				      "COMMIT some, or ask again");
 }
 
 static void reserve_on(struct prefixd_engine *e, struct prefixd_request *rq,
@@ -478,7 +458,7 @@ static void reserve_on(struct prefixd_engine *e, struct prefixd_request *rq,
 	radix_reserve(l->group->index, rq->s->number, want, &runs, &granted);
 	l->group->reap = true;
 	if (granted == 0) {
-		reserve_busy(e, rq, l, asked);
+		reserve_busy(e, rq, l, asked, true);
 		return;
 	}
 	l->no_room = asked - granted;
@@ -532,9 +512,9 @@ void prefixd_op_reserve(struct prefixd_engine *e, struct prefixd_request *rq)
 	}
 	asked = radix_min_u32(m.n, l->n_keys - l->n_reserved);
 	prefixd_wait_stop(e, l);
-	want = radix_min_u32(radix_min_u32(asked, most), share_left(e, rq->s, l->group));
+	want = radix_min_u32(radix_min_u32(asked, most), prefixd_guard_reserve(e, rq->s, l->group));
 	if (want == 0) {
-		reserve_busy(e, rq, l, asked);
+		reserve_busy(e, rq, l, asked, false);
 		return;
 	}
 	want = radix_min_u32(want, l->group->n_slots);
@@ -666,9 +646,7 @@ static void commit_on(struct prefixd_engine *e, struct prefixd_request *rq, stru
 		prefixd_refuse(e, rq, r < 0 ? PROTO_STATUS_NO_MEMORY : PROTO_STATUS_CONFLICT, "n",
 			       "%u of %u blocks were committed; the next one %s; RELEASE the lease "
 			       "and go on without storing the rest",
-			       i, m->n,
-			       r < 0 ? "found no memory"
-				     : "is stored already, below another parent");
+			       i, m->n, prefixd_commit_stop_to_string(r));
 		return;
 	}
 	use_tail(l, m->tail_tokens);

@@ -219,7 +219,7 @@ static void reply_match(struct prefixd_engine *e, struct prefixd_request *rq,
 
 /*
  * Where an island's keys begin: at the block itself, below the named parent, or nowhere yet.
- * Return: 0, RADIX_E_CONFLICT, -ENOMEM.
+ * Return: 0, RADIX_E_CONFLICT, RADIX_E_CIRCLE, -ENOMEM.
  */
 static int place_island(struct prefixd_root *root, const struct proto_match_req *m,
 			struct radix_place *ret_from)
@@ -232,7 +232,7 @@ static int place_island(struct prefixd_root *root, const struct proto_match_req 
 
 	if (radix_find_digest(ix, root->index_root, m->keys.p, &at, &rooted) == 0) {
 		r = m->parent.n ? radix_graft(ix, root->index_root, m->parent.p, m->keys.p) : 0;
-		if (r == -ENOMEM || r == RADIX_E_CONFLICT)
+		if (r == -ENOMEM || r == RADIX_E_CONFLICT || r == RADIX_E_CIRCLE)
 			return r;
 		/* Not found or refused: it stays an island for now. */
 		if (m->parent.n &&
@@ -282,6 +282,8 @@ static bool match_check(struct prefixd_engine *e, struct prefixd_request *rq,
 			       "'parent' goes with the flag ISLAND and has %u bytes", ns->key_len);
 		return false;
 	}
+	if (!prefixd_guard_match(e, rq))
+		return false;
 	if (rq->s->n_leases >= e->config.limits.max_leases) {
 		prefixd_refuse(e, rq, PROTO_STATUS_LIMIT, NULL,
 			       "this session holds %u leases, which is the limit; RELEASE some",
@@ -362,11 +364,9 @@ void prefixd_op_match(struct prefixd_engine *e, struct prefixd_request *rq)
 		r = prefixd_lease_keys_room(e, l, m.keys.n);
 	if (r == 0 && (m.flags & PROTO_MATCH_ISLAND))
 		r = place_island(l->root, &m, &k.from);
-	if (r == RADIX_E_CONFLICT) {
+	if (r > 0) {
 		prefixd_lease_cancel(e, l);
-		prefixd_refuse(
-			e, rq, PROTO_STATUS_CONFLICT, "parent",
-			"keys[0] already hangs below another parent; go on without 'parent'");
+		prefixd_refuse_graft(e, rq, r);
 		return;
 	}
 	if (r < 0 || !match_on(e, rq, l, &m, &k)) {
@@ -509,10 +509,8 @@ void prefixd_op_extend(struct prefixd_engine *e, struct prefixd_request *rq)
 	/* A parent that is not there, or not resident, grafts nothing: the island stays one. */
 	if (r == 0 && m.parent.n)
 		r = radix_graft(l->group->index, l->root->index_root, m.parent.p, l->first_key);
-	if (r == RADIX_E_CONFLICT) {
-		prefixd_refuse(e, rq, PROTO_STATUS_CONFLICT, "parent",
-			       "the lease's first key already hangs below another parent; go on "
-			       "without 'parent'");
+	if (r == RADIX_E_CONFLICT || r == RADIX_E_CIRCLE) {
+		prefixd_refuse_graft(e, rq, r);
 		return;
 	}
 	if (r < 0) {

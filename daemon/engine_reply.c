@@ -237,3 +237,21 @@ void prefixd_refuse_body(struct prefixd_engine *e, struct prefixd_request *rq, c
 		"message tables of protocol version %u",
 		field ? field : "", PROTO_VERSION);
 }
+void prefixd_refuse_graft(struct prefixd_engine *e, struct prefixd_request *rq, int r)
+{
+	prefixd_refuse(e, rq, PROTO_STATUS_CONFLICT, "parent",
+		       r == RADIX_E_CIRCLE
+			       ? "the parent hangs below the first key itself, which would make a "
+				 "circle; go on without 'parent'"
+			       : "the first key already hangs below another parent; go on without "
+				 "'parent'");
+}
+
+const char *prefixd_commit_stop_to_string(int r)
+{
+	if (r < 0)
+		return "found no memory";
+	return r == RADIX_E_CIRCLE ? "is stored already, above the lease's own place"
+				   : "is stored already, below another parent";
+}
+

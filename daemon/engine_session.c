@@ -25,13 +25,11 @@ struct prefixd_session *prefixd_session_find(const struct prefixd_engine *e, uin
 void prefixd_session_opened(struct prefixd_engine *e, uint32_t number,
 			    const struct prefixd_peer *peer)
 {
+	enum prefixd_guard over = PREFIXD_GUARD_NONE;
 	struct prefixd_session *s = NULL;
 
 	radix_assert(!prefixd_session_find(e, number));
-	/* Some more than the limit may connect, so that they can be told; not without end.
-	 * Operators always: a full house is when they are needed. */
-	if ((peer->admin || e->sessions.n < (uint64_t)e->config.limits.max_sessions + 64) &&
-	    prefixd_set_room(e->alloc, &e->sessions) == 0)
+	if (prefixd_guard_seat(e, peer, &over) && prefixd_set_room(e->alloc, &e->sessions) == 0)
 		s = prefixd_take0(e->alloc, sizeof(*s));
 	if (!s) {
 		prefixd_act(e, PREFIXD_ACTION_CLOSE, number);
@@ -43,7 +41,7 @@ void prefixd_session_opened(struct prefixd_engine *e, uint32_t number,
 	s->number = number;
 	s->peer = *peer;
 	s->begun_ns = e->now_ns;
-	s->over_limit = e->sessions.n >= e->config.limits.max_sessions;
+	s->over = over;
 	radix_list_init(&s->leases);
 	prefixd_set_add(&e->sessions, &s->item, number);
 	e->counters.sessions_opened++;
@@ -60,6 +58,7 @@ void prefixd_session_free(struct prefixd_engine *e, struct prefixd_session *s)
 	}
 	radix_give(e->alloc, s->ns, s->ns_cap * sizeof(struct prefixd_namespace *));
 	prefixd_ops_deinit(e, &s->ops);
+	e->n_orphans -= s->state == PREFIXD_SESSION_ORPHAN;
 	prefixd_set_del(&e->sessions, &s->item);
 	radix_give(e->alloc, s, sizeof(*s));
 }
@@ -100,6 +99,7 @@ void prefixd_session_eof(struct prefixd_engine *e, struct prefixd_session *s)
 		prefixd_pending_resign(e, l);
 	}
 	s->state = PREFIXD_SESSION_ORPHAN;
+	e->n_orphans++;
 	e->counters.sessions_orphaned++;
 	prefixd_log(e, PREFIXD_LOG_INFO,
 		    "session %u lost its socket and holds %u leases until pid %u is gone",
@@ -167,6 +167,7 @@ static bool hello_welcome(struct prefixd_engine *e, struct prefixd_request *rq,
 	bool any = rq->s->peer.admin;
 
 	if (m->version_min > PROTO_VERSION || m->version_max < PROTO_VERSION) {
+		e->counters.refused_version++;
 		prefixd_refuse(e, rq, PROTO_STATUS_VERSION, "version_min",
 			       "this daemon speaks version %u only; the client offers %u to %u",
 			       PROTO_VERSION, m->version_min, m->version_max);
@@ -183,14 +184,10 @@ static bool hello_welcome(struct prefixd_engine *e, struct prefixd_request *rq,
 	}
 	if (any)
 		return true; /* operators come in at any time */
-	if (rq->s->over_limit) {
-		prefixd_refuse(
-			e, rq, PROTO_STATUS_LIMIT, NULL,
-			"%u sessions are connected, which is the limit; end some or raise it",
-			e->config.limits.max_sessions);
+	if (!prefixd_guard_hello(e, rq))
 		return false;
-	}
 	if (e->draining) {
+		e->counters.refused_draining++;
 		prefixd_refuse(e, rq, PROTO_STATUS_DRAINING, NULL, "the daemon is stopping");
 		return false;
 	}
@@ -198,6 +195,7 @@ static bool hello_welcome(struct prefixd_engine *e, struct prefixd_request *rq,
 		any = prefixd_session_may(e, rq->s, i);
 	if (!any) {
 		e->counters.forbidden++;
+		e->counters.refused_forbidden++;
 		prefixd_refuse(e, rq, PROTO_STATUS_FORBIDDEN, NULL,
 			       "uid %u may name no tenant; ask the operator to add it to one",
 			       rq->s->peer.uid);

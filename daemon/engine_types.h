@@ -141,7 +141,7 @@ struct prefixd_session {
 	enum prefixd_session_state state;
 	uint32_t number;
 	struct prefixd_peer peer;
-	bool over_limit; /* one too many: HELLO will be refused */
+	enum prefixd_guard over; /* the limit that it is beyond: HELLO will be refused */
 	bool copies;
 	struct proto_id instance;
 	char name[65];
@@ -171,6 +171,14 @@ enum prefixd_lease_end {
 	PREFIXD_END_RELEASED,
 	PREFIXD_END_DIED,
 	PREFIXD_END_QUIESCED,
+/* Which limit a peer met: engine_guard.c. */
+enum prefixd_guard {
+	PREFIXD_GUARD_NONE,
+	PREFIXD_GUARD_SESSIONS,
+	PREFIXD_GUARD_PROCESS,
+	PREFIXD_GUARD_USER,
+};
+
 	PREFIXD_END_REVOKED,
 };
 
@@ -302,3 +310,4 @@ struct prefixd_request {
 	struct proto_id op_id;
 	uint64_t body_hash[2];
 };
+	uint32_t n_orphans; /* of them */

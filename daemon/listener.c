@@ -30,8 +30,11 @@ static void listener_refuse(struct prefixd_listener *l)
 	if (l->reserve_fd >= 0)
 		close(l->reserve_fd);
 	fd = accept4(l->fd, NULL, NULL, SOCK_CLOEXEC);
-	if (fd >= 0)
+	if (fd >= 0) {
 		close(fd);
+		if (l->refused)
+			(*l->refused)++;
+	}
 	l->reserve_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
 	if (event_add(l->resume_ev, &pause) == 0)
 		(void)event_del(l->accept_ev); /* it is in the base; cannot fail */

@@ -24,6 +24,7 @@ struct prefixd_listener {
 	struct event *accept_ev, *resume_ev;
 	void (*accepted)(void *ctx, int fd); /* takes the descriptor over */
 	void *ctx;
+	uint64_t *refused; /* the owner's: peers closed for want of descriptors; may be NULL */
 };
 
 /*

@@ -75,6 +75,12 @@ static const struct series remove_reasons[] = {
 #undef X
 };
 
+static const struct series closed_reasons[] = {
+#define X(sym, label, text) { label, AT(measures.closed[PREFIXD_CLOSED_##sym]) },
+	PREFIXD_CLOSED(X)
+#undef X
+};
+
 static const struct series operations[] = {
 #define X(code, sym, name) { #name, AT(measures.request[PREFIXD_METRIC_OP_##sym]) },
 	PROTO_OPS(X)
@@ -233,6 +239,24 @@ static const struct family families[] = {
 	{ "process_max_fds", GAUGE, ONE(max_fds), .help = "Most descriptors that may be open." },
 	{ "process_start_time_seconds", GAUGE, SECONDS, ONE(started_ns),
 	  .help = "When the process started, since 1970." },
+	/* ---- connections ---- */
+	{ "prefixd_connections_closed_total", COUNTER, .label = "reason", TABLE(closed_reasons),
+	  .help = "Connections that ended, by why." },
+	{ "prefixd_connections_rejected_total", COUNTER, .label = "reason",
+	  MANY({ "no_descriptor", AT(measures.rejected_no_descriptor) },
+	       { "no_memory", AT(measures.rejected_no_memory) },
+	       { "max_sessions", AT(counters.refused_sessions) },
+	       { "max_sessions_per_process", AT(counters.refused_process) },
+	       { "max_sessions_per_user", AT(counters.refused_user) },
+	       { "forbidden", AT(counters.refused_forbidden) },
+	       { "version", AT(counters.refused_version) },
+	       { "self_test", AT(counters.self_test_failed) },
+	       { "draining", AT(counters.refused_draining) }),
+	  .help = "Connections that got no session: closed at once, or told so in answer to "
+		  "HELLO." },
+	{ "prefixd_matches_rejected_total", COUNTER, .label = "reason",
+	  MANY({ "orphans", AT(counters.refused_orphans) }),
+	  .help = "MATCH requests of processes that left too many sessions behind." },
 	{ "prefixd_scrape_duration_seconds", GAUGE, SECONDS, ONE(scrape_ns),
 	  .help = "How long collecting the values of this scrape took." },
 };

@@ -15,6 +15,7 @@
 #pragma once
 
 #include "daemon/engine.h"
+#include "daemon/reasons.h"
 
 /* Upper bounds of the buckets, in nanoseconds, and how a scrape spells them in seconds. */
 #define PREFIXD_BUCKETS(X)   \
@@ -61,6 +62,10 @@ struct prefixd_histogram {
 struct prefixd_measures {
 	struct prefixd_histogram request[PREFIXD_METRIC_N_OPS];
 	struct prefixd_histogram turn;
+	/* connections, counted where they end or are turned away; what the engine turns away is in
+	 * its counters, refused_... */
+	uint64_t closed[PREFIXD_CLOSED_N];
+	uint64_t rejected_no_descriptor, rejected_no_memory;
 };
 
 void prefixd_histogram_add(struct prefixd_histogram *h, uint64_t ns);

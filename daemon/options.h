@@ -86,6 +86,12 @@ enum {
 	  PREFIXD_OPT_RELOAD, "N", "most block keys in one request")                               \
 	X(max_sessions, uint64_t, "max-sessions", "limits", PREFIXD_COUNT, "256", 1, 65536,        \
 	  PREFIXD_OPT_RELOAD, "N", "most sessions at a time")                                      \
+	X(max_sessions_per_process, uint64_t, "max-sessions-per-process", "limits", PREFIXD_COUNT, \
+	  "64", 0, 65536, PREFIXD_OPT_RELOAD, "N",                                                 \
+	  "most connections of one process, and most sessions that it may leave behind holding "   \
+	  "blocks; 0: no limit")                                                                   \
+	X(max_sessions_per_user, uint64_t, "max-sessions-per-user", "limits", PREFIXD_COUNT, "0",  \
+	  0, 65536, PREFIXD_OPT_RELOAD, "N", "most sessions of one user; 0: no limit")             \
 	X(max_namespaces, uint64_t, "max-namespaces", "limits", PREFIXD_COUNT, "64", 1, 65536,     \
 	  PREFIXD_OPT_RELOAD, "N", "most namespaces that one session may open")                    \
 	X(max_leases, uint64_t, "max-leases", "limits", PREFIXD_COUNT, "4096", 1, 1u << 24,        \
@@ -107,6 +113,9 @@ enum {
 	X(max_pins_share, uint64_t, "max-pins-share", "limits", PREFIXD_COUNT, "0", 0, 100,        \
 	  PREFIXD_OPT_RELOAD, "PERCENT",                                                           \
 	  "share of a pool that one session may hold while others ask; 0: no limit")               \
+	X(max_reserved, uint64_t, "max-reserved", "limits", PREFIXD_COUNT, "0", 0, 1u << 31,       \
+	  PREFIXD_OPT_RELOAD, "N",                                                                 \
+	  "most blocks that one session may have reserved and not committed; 0: no limit")         \
 	X(event_ring, uint64_t, "event-ring", "limits", PREFIXD_COUNT, "65536", 0, 1u << 24, 0,    \
 	  "N",                                                                                     \
 	  "events kept for subscribers, taken with the first of them; who falls further behind "   \
@@ -114,6 +123,9 @@ enum {
 	X(hello_timeout, uint64_t, "hello-timeout", "limits", PREFIXD_TIME, "5s", 1000000,         \
 	  3600ull * 1000000000u, PREFIXD_OPT_RELOAD, "TIME",                                       \
 	  "how long a new connection may stay silent")                                             \
+	X(slow_reader_timeout, uint64_t, "slow-reader-timeout", "limits", PREFIXD_TIME, "10s",     \
+	  1000000, 3600ull * 1000000000u, PREFIXD_OPT_RELOAD, "TIME",                              \
+	  "how long a client may leave more than 1 MiB of replies unread")                         \
 	X(tenant, const char *, "tenant", "tenants", PREFIXD_TENANT, "default=any", 0, 0,          \
 	  PREFIXD_OPT_RELOAD, "NAME=WHO",                                                          \
 	  "who may name a tenant: any, or uid:N[,uid:N]; may be given again; in the file "         \

@@ -113,7 +113,7 @@ static void act_close(struct prefixd_server *s, const struct prefixd_action *a)
 		return;
 	c->ended = true; /* the engine counts the socket as over from here on */
 	if (c->connected)
-		prefixd_conn_close(&c->conn, "the engine closed it");
+		prefixd_conn_close(&c->conn, PREFIXD_CLOSED_REFUSED);
 }
 
 static void act_exit(struct prefixd_server *s)
@@ -391,6 +391,7 @@ static int loop_start(struct prefixd_server *s, char *why, size_t why_len)
 	if (!s->timer_ev)
 		return r;
 	r = prefixd_conns_init(&s->conns, s->base);
+	s->conns.slow_ns = &s->options->slow_reader_timeout;
 	return r < 0 ? r : signals_init(s);
 }
 
@@ -470,14 +471,17 @@ static int server_start(struct prefixd_server *s, char *why, size_t why_len)
 				  prefixd_client_accept_admin, s, why, why_len);
 	if (r < 0)
 		return r;
+	s->admin.refused = &s->measures.rejected_no_descriptor;
 	r = engine_start(s, why, why_len);
 	if (r < 0)
 		return r;
 	r = prefixd_pages_start(s, why, why_len);
 	if (r < 0)
 		return r;
-	return prefixd_listener_init(&s->worker, s->base, o->socket, (mode_t)o->socket_mode,
-				     prefixd_client_accept_worker, s, why, why_len);
+	r = prefixd_listener_init(&s->worker, s->base, o->socket, (mode_t)o->socket_mode,
+				  prefixd_client_accept_worker, s, why, why_len);
+	s->worker.refused = &s->measures.rejected_no_descriptor;
+	return r;
 }
 
 int prefixd_server_new(struct prefixd_server **ret_server, struct prefixd_options *options,

@@ -115,7 +115,7 @@ static void root_island(struct radix_index *ix, uint32_t island)
 
 /*
  * Step 2.  Return: 0 with *ret_there behind the block, or with its node RADIX_NODE_NONE when the
- * digest is no member; RADIX_E_CONFLICT; -ENOMEM.
+ * digest is no member; RADIX_E_CONFLICT; RADIX_E_CIRCLE; -ENOMEM.
  */
 static int find_elsewhere(struct radix_index *ix, const struct radix_pin *pin, const void *digest,
 			  struct radix_place *ret_there)
@@ -319,7 +319,7 @@ int radix_graft(struct radix_index *ix, uint32_t root, const void *parent, const
 	}
 	node = ix->where_node[parent_entry];
 	if (hangs_below(ix, node, island))
-		return RADIX_E_CONFLICT;
+		return RADIX_E_CIRCLE;
 	if (ix->table.v[parent_entry].slot == RADIX_NONE)
 		return RADIX_E_REFUSED;
 	if (ix->where_idx[parent_entry] + 1 < radix_node(ix, node)->n_blocks) {

@@ -29,6 +29,7 @@ enum {
 	RADIX_E_STATE,    /* the slot is not in the state that the call needs */
 	RADIX_E_NOTFOUND, /* no such root, block or digest */
 	RADIX_E_CONFLICT, /* a digest under a second parent */
+	RADIX_E_CIRCLE,   /* a digest under what hangs below itself */
 	RADIX_E_REFUSED,  /* residency rules forbid it now */
 };
 
@@ -130,6 +131,12 @@ struct radix_pin {
 void radix_pin_take(struct radix_index *ix, struct radix_pin *pin, const struct radix_place *at);
 void radix_pin_move(struct radix_index *ix, struct radix_pin *pin, const struct radix_place *to);
 void radix_pin_drop(struct radix_index *ix, struct radix_pin *pin); /* idempotent */
+
+/*
+ * How many blocks lie on at least one of the paths from their roots to at[0..n).  The places of one
+ * edge must stand together, the deepest first.  O(distinct edges).
+ */
+uint64_t radix_paths_blocks(const struct radix_index *ix, const struct radix_place *at, uint32_t n);
 
 /*
  * Write recency: every block from the root down to the pin (or place) was used at `tick`.  Done
@@ -245,7 +252,8 @@ enum radix_commit_result {
  * duplicate of the block wherever it lies; and a rooted commit of the digest that an island begins
  * with hangs the island there (a digest names its whole prefix, and the writer says what that is)
  * and is a duplicate of its first block.  Return: 0; RADIX_E_STATE when the slot is not RESERVED by
- * `owner`; RADIX_E_CONFLICT when the digest is a member under another parent; -ENOMEM (unchanged).
+ * `owner`; RADIX_E_CONFLICT when the digest is a member under another parent; RADIX_E_CIRCLE when
+ * the pin stands below it; -ENOMEM (unchanged).
  */
 radix_nodiscard int radix_commit(struct radix_index *ix, struct radix_pin *pin, uint32_t owner,
 				 const struct radix_block *block, uint64_t tick, uint32_t *ret_slot,
@@ -256,8 +264,9 @@ struct radix_place radix_place_island(uint32_t root);
 
 /*
  * Hang the island that begins with `digest` below the block named `parent` (both members of the
- * digest-mode root).  Return: 0, RADIX_E_NOTFOUND, RADIX_E_CONFLICT (already has another parent, or
- * the graft would make a circle), RADIX_E_REFUSED (parent has no device copy yet), -ENOMEM.
+ * digest-mode root).  Return: 0, RADIX_E_NOTFOUND, RADIX_E_CONFLICT (already has another parent),
+ * RADIX_E_CIRCLE (the parent hangs below the digest), RADIX_E_REFUSED (parent has no device copy
+ * yet), -ENOMEM.
  */
 radix_nodiscard int radix_graft(struct radix_index *ix, uint32_t root, const void *parent,
 				const void *digest);

@@ -25,7 +25,7 @@ struct world {
 	struct prefixd_conns conns;
 	uint32_t n_frames, n_bad, n_ended;
 	enum proto_status bad_status;
-	const char *why;
+	enum prefixd_closed why;
 	uint32_t order[64]; /* which connection each frame came from */
 	int pass_fd;        /* >= 0: goes with every reply */
 	uint32_t reply_len; /* 0: echo */
@@ -79,7 +79,7 @@ static void on_bad(struct prefixd_conn *c, const struct proto_header *h, enum pr
 	reply_send(c, h, NULL, 4);
 }
 
-static void on_ended(struct prefixd_conn *c, const char *why)
+static void on_ended(struct prefixd_conn *c, enum prefixd_closed why)
 {
 	struct end *e = c->owner;
 
@@ -362,7 +362,7 @@ START_TEST(hard_limit_drops)
 		prefixd_conns_turn(&w.conns);
 	}
 	ck_assert_uint_eq(w.n_ended, 1);
-	ck_assert_str_eq(w.why, "does not read its replies");
+	ck_assert_int_eq(w.why, PREFIXD_CLOSED_OUTPUT_LIMIT);
 	end_deinit(&e);
 	world_deinit(&w);
 }

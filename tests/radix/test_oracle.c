@@ -349,9 +349,9 @@ static int expected_commit(struct world *w, struct lease *l, const uint8_t *key,
 	if (found == ORACLE_NONE || l->at == ORACLE_ISLAND || w->o.slots[found].parent == l->at)
 		return 0;
 	/* The writer says what an island's parent is: it hangs there now, unless in a circle. */
-	if (w->o.slots[found].parent != ORACLE_ISLAND || oracle_is_circle(&w->o, found, l->at))
+	if (w->o.slots[found].parent != ORACLE_ISLAND)
 		return RADIX_E_CONFLICT;
-	return 0;
+	return oracle_is_circle(&w->o, found, l->at) ? RADIX_E_CIRCLE : 0;
 }
 
 static void op_commit(struct world *w, struct lease *l)
@@ -379,7 +379,7 @@ static void op_commit(struct world *w, struct lease *l)
 		r = radix_commit(w->ix, &l->pin, l->owner, &block, w->tick, &ret_slot, &result);
 	}
 	CHECK(w, r == expect);
-	if (r == RADIX_E_CONFLICT) {
+	if (r == RADIX_E_CONFLICT || r == RADIX_E_CIRCLE) {
 		l->stuck = true;
 		return;
 	}
@@ -503,8 +503,10 @@ static void op_graft(struct world *w)
 		expect = RADIX_E_NOTFOUND;
 	else if (w->o.slots[slot].parent == parent)
 		expect = 0;
-	else if (w->o.slots[slot].parent != ORACLE_ISLAND || oracle_is_circle(&w->o, slot, parent))
+	else if (w->o.slots[slot].parent != ORACLE_ISLAND)
 		expect = RADIX_E_CONFLICT;
+	else if (oracle_is_circle(&w->o, slot, parent))
+		expect = RADIX_E_CIRCLE;
 	(void)short_of_memory(w);
 	r = radix_graft(w->ix, w->root[root], parent_key, key);
 	test_heap_fail_at(&w->heap, 0);
