@@ -19,6 +19,7 @@
 #pragma once
 
 #include "clients/c/prefixd.h"
+#include "clients/c/prefixd_load.h"
 #include "proto/codec.h"
 
 #include <stdarg.h>
@@ -84,8 +85,8 @@ struct pfx_lease {
 	uint64_t wire;   /* the daemon's id */
 	uint64_t n_keys; /* of MATCH and every EXTEND */
 	/*
-	 * The load whose end was or will be told by the EVENT with this seq; 0: none.  Ends come at any
-	 * time between two replies, and are kept here until somebody asks.
+	 * The load whose end was or will be told by the EVENT with this seq; 0: none.  Ends come
+	 * at any time between two replies, and are kept here until somebody asks.
 	 */
 	uint64_t load_seq;
 	bool load_ended;
@@ -177,7 +178,7 @@ int pfx_lease_use(struct pfx_client *c, const struct pfx_namespace *ns, uint64_t
  * without the caller's knowledge (no reply, or `changed` by an earlier part) becomes doubtful.
  */
 void pfx_lease_failed(struct pfx_client *c, uint64_t handle, int r, bool changed);
-/* A reply that promised the end of a load came, to the request `seq`; one that runs still goes on. */
+/* A reply to the request `seq` promised the end of a load; one that runs still goes on. */
 void pfx_lease_loading(struct pfx_lease *l, uint64_t seq);
 /* The EVENT of somebody's load; one that nobody waits for is forgotten. */
 void pfx_lease_loaded(struct pfx_client *c, uint64_t seq, const struct proto_event *event);
@@ -220,10 +221,12 @@ uint32_t pfx_deadline_us(const struct pfx_client *c);
 int pfx_namespace_ensure(struct pfx_client *c, struct pfx_namespace *ns);
 void pfx_namespace_deinit_all(struct pfx_client *c);
 
-/* ---- prompts, runs and versioned structs -------------------------------------------------------------- */
+/* ---- prompts, runs and versioned structs ----------------------------------------------------- */
 
-/* The caller's prompt, checked; *ret_counted (may be NULL): it said how many tokens there are.
- * Return: 0, PFX_ARGUMENT. */
+/*
+ * The caller's prompt, checked; *ret_counted (may be NULL): it said how many tokens there are.
+ * Return: 0, PFX_ARGUMENT.
+ */
 int pfx_prompt_take(struct pfx_namespace *ns, const pfx_prompt *in, pfx_prompt *ret,
 		    bool *ret_counted);
 /* Keys that fit into one frame beside everything else. */

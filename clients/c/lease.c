@@ -83,8 +83,8 @@ void pfx_lease_deinit(struct pfx_client *c)
 void pfx_lease_loading(struct pfx_lease *l, uint64_t seq)
 {
 	/*
-	 * A lease has one load at a time, and EVENTs come in order: one that has not ended by now runs
-	 * still, and the daemon began no other.
+	 * A lease has one load at a time, and EVENTs come in order: one that has not ended by now
+	 * runs still, and the daemon began no other.
 	 */
 	if (l->load_seq && !l->load_ended)
 		return;

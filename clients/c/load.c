@@ -2,8 +2,8 @@
  * load.c - blocks below the pool: the end of a load, and PREFETCH.
  *
  * MATCH and EXTEND with PROMOTE begin a load (prompt.c); its end comes as an EVENT with their seq,
- * whatever else is asked meanwhile.  When pfx_load_wait's deadline passes first nothing has changed:
- * the load goes on, and its end is kept when it comes.
+ * whatever else is asked meanwhile.  When pfx_load_wait's deadline passes first nothing has
+ * changed: the load goes on, and its end is kept when it comes.
  */
 #include "clients/c/internal.h"
 

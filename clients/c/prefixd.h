@@ -11,9 +11,7 @@
  * With PFX_MATCH_LEAD in pfx_match and pfx_extend, what many workers are asked at once is computed
  * by one: while n_pending is not 0 another does, pfx_wait and pfx_extend; else reserve and compute.
  *
- * With PFX_MATCH_PROMOTE, blocks that lie below the pool (n_host, n_redis) are brought up unless
- * `advice` is 1: pfx_load_wait, then pfx_extend without keys gives their slots.  What did not come
- * is reserved and computed like any other block.
+ * With PFX_MATCH_PROMOTE, blocks that lie below the pool are brought up: prefixd_load.h.
  *
  * Every call blocks at most as long as its deadline says.  In doubt a worker computes: any status
  * but PFX_OK means "go on without", never "retry until it works".  After a restart of the daemon
@@ -119,16 +117,11 @@ typedef struct {
 	size_t struct_size;
 	int key_mode;
 	uint32_t flags; /* PFX_NS_* */
-	const char *model;
-	const char *revision;
-	const char *dtype;
-	const char *scales;
+	const char *model, *revision, *dtype, *scales;
 	uint32_t layers, kv_heads, head_dim;
 	uint32_t block_tokens;
 	uint64_t block_bytes;
-	const char *layout;
-	const char *windows;
-	const char *adapter;
+	const char *layout, *windows, *adapter;
 	uint32_t tp_size, tp_rank;
 	const char *engine;
 	uint32_t digest_len;
@@ -165,7 +158,7 @@ typedef struct {
 } pfx_run;
 
 enum {
-	PFX_MATCH_PROMOTE = 1, /* bring up what host memory and Redis have: pfx_load_wait */
+	PFX_MATCH_PROMOTE = 1, /* bring up what lower tiers have: prefixd_load.h */
 	PFX_MATCH_ISLAND = 2,
 	PFX_MATCH_NO_TAIL = 4,
 	PFX_MATCH_LEAD = 8 /* what is missing and nobody computes, this lease will: others wait */
@@ -187,8 +180,7 @@ typedef struct {
 	uint32_t parent_len;
 	uint8_t decision_id[16];
 	uint32_t deadline_ms; /* 0: the client's default */
-	uint32_t load_ms;     /* with PFX_MATCH_PROMOTE: how long the load may take; 0: as long as
-				 the call */
+	uint32_t load_ms;     /* PFX_MATCH_PROMOTE: for how long; 0: as long as the call */
 } pfx_prompt;
 
 typedef struct {
@@ -211,16 +203,14 @@ typedef struct {
 
 PFX_API const char *pfx_reason_to_string(int reason);
 PFX_API int pfx_match(pfx_namespace *ns, const pfx_prompt *prompt, pfx_match_result *ret);
-/* More keys on a lease, or none; runs and n_device are of what this call added, which is also what
- * other workers committed and what a load brought up meanwhile.  Prompts longer than the daemon's
- * limits are cut by pfx_match into MATCH and EXTEND by itself. */
+/* More keys on a lease, or none; runs and n_device are of what this call added: also what other
+ * workers committed and a load brought up.  Prompts longer than the daemon's limits are cut. */
 PFX_API int pfx_extend(pfx_namespace *ns, uint64_t lease, const pfx_prompt *more,
 		       pfx_match_result *ret);
 
 enum {
 	PFX_WAIT_READY = 0, /* n more blocks are usable: pfx_extend */
-	PFX_WAIT_LEAD =
-		2, /* nobody computes them: pfx_extend if n is not 0, pfx_reserve, compute */
+	PFX_WAIT_LEAD = 2,  /* nobody does them: pfx_extend if n is not 0, pfx_reserve, compute */
 	PFX_WAIT_FAILED = 3 /* nobody will: compute without storing */
 };
 
@@ -241,34 +231,6 @@ PFX_API const char *pfx_wait_state_to_string(int state);
 
 typedef struct {
 	size_t struct_size;
-	uint32_t n; /* blocks that came up: pfx_extend gives their slots */
-	int reason; /* why not all of them did; 0: all did */
-} pfx_load_result;
-
-/*
- * Waits for the end of the load that PFX_MATCH_PROMOTE began (`loading` in its result).  PFX_OK also
- * when nothing came up: n is 0 and the rest is computed.  PFX_DEADLINE: not yet; the lease is as
- * before, the load goes on and may be waited for again.  PFX_WRONG_STATE: no load to wait for; none
- * was begun, it was waited for already, or pfx_reserve ended it.
- */
-PFX_API int pfx_load_wait(pfx_namespace *ns, uint64_t lease, uint32_t deadline_ms,
-			  pfx_load_result *ret);
-
-typedef struct {
-	size_t struct_size;
-	uint32_t n_device, n_host, n_redis; /* blocks, when the daemon read the request */
-} pfx_prefetch_result;
-
-/*
- * Asks for a prompt's blocks to be brought up before somebody matches it, for load_ms at most (0: the
- * daemon's own limit).  Returns at once, holds nothing, and the end is not told.  Keys beyond one
- * frame are not looked at.
- */
-PFX_API int pfx_prefetch(pfx_namespace *ns, const pfx_prompt *prompt, uint32_t load_ms,
-			 pfx_prefetch_result *ret /* may be NULL */);
-
-typedef struct {
-	size_t struct_size;
 	uint32_t n;     /* granted; fewer than asked for is ordinary */
 	uint32_t first; /* path position (blocks) of the first granted one */
 	uint64_t reuse;
@@ -284,8 +246,7 @@ typedef struct {
 	size_t struct_size;
 	uint32_t n_stored, n_duplicate;
 	uint64_t reuse;
-	const pfx_run
-		*runs; /* canonical slots of the committed blocks; valid until the next call */
+	const pfx_run *runs; /* canonical slots of the blocks; valid until the next call */
 	uint32_t n_runs;
 } pfx_commit_result;
 
@@ -295,8 +256,9 @@ PFX_API int pfx_commit(pfx_namespace *ns, uint64_t lease, uint32_t n, const void
 
 typedef struct {
 	size_t struct_size;
-	uint64_t queried_tokens, hit_device_tokens, hit_host_tokens, hit_redis_tokens,
-		hit_pending_tokens, miss_tokens;
+	uint64_t queried_tokens; /* the sum of the others */
+	uint64_t hit_device_tokens, hit_host_tokens, hit_redis_tokens, hit_pending_tokens;
+	uint64_t miss_tokens;
 } pfx_release_result;
 
 enum {
@@ -327,8 +289,7 @@ PFX_API int pfx_report(pfx_namespace *ns, uint32_t ttft_us, uint32_t tpot_us, ui
 		       uint32_t running, uint32_t waiting);
 /* After a reconnect: my device no longer touches what earlier sessions of this process held. */
 PFX_API int pfx_quiesced(pfx_client *client, uint32_t *ret_n_slots);
-/* One JSON request and its answer, on a client connected to the admin socket; free with
- * pfx_free_string. */
+/* One JSON request and its answer, on the admin socket; free it with pfx_free_string. */
 PFX_API int pfx_admin(pfx_client *client, const char *json, uint32_t deadline_ms, char **ret_json);
 PFX_API void pfx_free_string(char *s);
 

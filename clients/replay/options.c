@@ -40,6 +40,8 @@ static const struct option table[] = {
 	{ "socket", TYPE_STRING, AT(socket), NULL, 0, 0, "PATH",
 	  "the daemon's worker socket (default: $PREFIXD_SOCKET, else "
 	  "/run/prefixd/prefixd.sock or $XDG_RUNTIME_DIR/prefixd.sock)" },
+	{ "admin-socket", TYPE_STRING, AT(admin_socket), NULL, 0, 0, "PATH",
+	  "ask the daemon there what it moved between its tiers meanwhile" },
 	{ "trace", TYPE_STRING, AT(trace), NULL, 0, 0, "FILE",
 	  "replay this file of JSON lines, zstd-compressed or plain" },
 	{ "workload", TYPE_STRING, AT(workload), NULL, 0, 0, "chat|rag|agent",
@@ -62,6 +64,10 @@ static const struct option table[] = {
 	  "the next request as soon as it is free" },
 	{ "single-flight", TYPE_CHOICE, AT(single_flight), "on|off", 0, 0, NULL,
 	  "in concurrent order, wait for what another worker computes, or compute it too" },
+	{ "promote", TYPE_CHOICE, AT(promote), "on|off", 0, 0, NULL,
+	  "have blocks of lower tiers brought up and wait for them, or compute them" },
+	{ "load-ms", TYPE_NUMBER, AT(load_ms), "10000", 1, 3600000, "N",
+	  "how long bringing up the blocks of one request may take" },
 	{ "key-mode", TYPE_CHOICE, AT(key_mode), "auto|digest|tokens", 0, 0, NULL,
 	  "what blocks are named by: digests, or token ids (made up where a trace has none); auto: "
 	  "tokens for a trace that has them, else digests" },

@@ -26,6 +26,10 @@ enum replay_flight {
 	REPLAY_FLIGHT_ON,
 	REPLAY_FLIGHT_OFF
 };
+enum replay_promote {
+	REPLAY_PROMOTE_ON,
+	REPLAY_PROMOTE_OFF
+};
 enum replay_verify {
 	REPLAY_VERIFY_ALL,
 	REPLAY_VERIFY_NONE
@@ -39,6 +43,7 @@ enum replay_progress {
 struct replay_options {
 	char *config;
 	char *socket;
+	char *admin_socket;
 	char *trace;
 	char *workload;
 	uint64_t seed;
@@ -49,6 +54,8 @@ struct replay_options {
 	uint64_t workers;
 	uint64_t order;
 	uint64_t single_flight;
+	uint64_t promote;
+	uint64_t load_ms;
 	uint64_t key_mode;
 	uint64_t verify;
 	char *model;

@@ -5,6 +5,7 @@
  */
 #include "clients/replay/report.h"
 
+#include "clients/c/prefixd.h"
 #include "clients/replay/util.h"
 
 #include <errno.h>
@@ -59,6 +60,51 @@ static json_t *latency_json(const struct replay_stats *s)
 	return all;
 }
 
+/* By from and to, what is not 0; as {"device": {"host": 12}}. */
+static json_t *moves_json(const uint64_t moves[REPLAY_N_TIERS][REPLAY_N_TIERS])
+{
+	json_t *all = json_object();
+
+	for (int from = 0; from < REPLAY_N_TIERS; from++) {
+		json_t *by_to = json_object();
+
+		for (int to = 0; to < REPLAY_N_TIERS; to++)
+			if (moves[from][to])
+				json_object_set_new(by_to,
+						    replay_tier_to_string((enum replay_tier)to),
+						    json_integer((json_int_t)moves[from][to]));
+		if (json_object_size(by_to))
+			json_object_set(all, replay_tier_to_string((enum replay_tier)from), by_to);
+		json_decref(by_to);
+	}
+	return all;
+}
+
+static void tiers_json(const struct replay_report *report, json_t *all)
+{
+	const struct replay_result *result = report->result;
+	const struct replay_stats *s = &result->sum;
+	json_t *cut = json_object();
+
+	json_object_set_new(all, "hit_tokens",
+			    json_pack("{s:I, s:I, s:I}", "device", (json_int_t)s->hit_device_tokens,
+				      "host", (json_int_t)s->hit_host_tokens, "redis",
+				      (json_int_t)s->hit_redis_tokens));
+	json_object_set_new(all, "hit_blocks_by_tier",
+			    json_pack("{s:I, s:I, s:I}", "device", (json_int_t)s->hit_device_blocks,
+				      "host", (json_int_t)s->hit_host_blocks, "redis",
+				      (json_int_t)s->hit_redis_blocks));
+	for (int i = 0; i < (int)REPLAY_N_REASONS; i++)
+		if (s->cut_by[i])
+			json_object_set_new(cut, pfx_reason_to_string(i),
+					    json_integer((json_int_t)s->cut_by[i]));
+	json_object_set_new(all, "loads_cut_by_reason", cut);
+	if (result->moves_known) {
+		json_object_set_new(all, "demoted_blocks", moves_json(result->moves.demoted));
+		json_object_set_new(all, "promoted_blocks", moves_json(result->moves.promoted));
+	}
+}
+
 static json_t *report_json(const struct replay_report *report)
 {
 	const struct replay_result *result = report->result;
@@ -70,10 +116,7 @@ static json_t *report_json(const struct replay_report *report)
 	json_object_set_new(
 		all, "order",
 		json_string(report->options->order == REPLAY_ORDER_TRACE ? "trace" : "concurrent"));
-	json_object_set_new(all, "hit_tokens",
-			    json_pack("{s:I, s:I, s:I}", "device", (json_int_t)s->hit_device_tokens,
-				      "host", (json_int_t)s->hit_host_tokens, "redis",
-				      (json_int_t)s->hit_redis_tokens));
+	tiers_json(report, all);
 	json_object_set_new(all, "token_hit_ratio",
 			    json_real(ratio(hit_tokens(s), s->queried_tokens)));
 	json_object_set_new(
@@ -169,6 +212,57 @@ static void print_hits(const struct replay_report *report, FILE *out)
 			s->waits_failed);
 }
 
+/* One line of moves, where there were any. */
+static void print_moves(const struct replay_report *report, const char *label,
+			const uint64_t moves[REPLAY_N_TIERS][REPLAY_N_TIERS], FILE *out)
+{
+	double requests = (double)report->result->sum.requests;
+	bool any = false;
+	char a[32];
+
+	for (int from = 0; from < REPLAY_N_TIERS; from++)
+		for (int to = 0; to < REPLAY_N_TIERS; to++) {
+			if (!moves[from][to])
+				continue;
+			fprintf(out, "%s%s -> %s %s (%.1f a request)", any ? ", " : label,
+				replay_tier_to_string((enum replay_tier)from),
+				replay_tier_to_string((enum replay_tier)to),
+				grouped(moves[from][to], a), (double)moves[from][to] / requests);
+			any = true;
+		}
+	if (any)
+		fprintf(out, "\n");
+}
+
+/* Nothing of it is said of a daemon that has one tier. */
+static void print_tiers(const struct replay_report *report, FILE *out)
+{
+	const struct replay_result *result = report->result;
+	const struct replay_stats *s = &result->sum;
+	char a[32], b[32], c[32];
+
+	if (s->below_blocks) {
+		fprintf(out,
+			"  of these by tier      %.2f %% device, %.2f %% host, %.2f %% redis\n",
+			100 * ratio(s->hit_device_tokens, s->queried_tokens),
+			100 * ratio(s->hit_host_tokens, s->queried_tokens),
+			100 * ratio(s->hit_redis_tokens, s->queried_tokens));
+		fprintf(out,
+			"  blocks brought up     %s from host memory, %s from redis, of %s told\n",
+			grouped(s->hit_host_blocks, a), grouped(s->hit_redis_blocks, b),
+			grouped(s->below_blocks, c));
+		fprintf(out,
+			"  loads                 %s; fewer came than told: %s, late: %s, advised "
+			"against: %" PRIu64 "\n",
+			grouped(s->loads, a), grouped(s->loads_cut, b), grouped(s->loads_late, c),
+			s->loads_declined);
+	}
+	if (result->moves_known && s->requests) {
+		print_moves(report, "  blocks moved down     ", result->moves.demoted, out);
+		print_moves(report, "  blocks moved up       ", result->moves.promoted, out);
+	}
+}
+
 static void print_blocks(const struct replay_report *report, FILE *out)
 {
 	const struct replay_stats *s = &report->result->sum;
@@ -234,6 +328,7 @@ void replay_report_print(const struct replay_report *report, FILE *out)
 		report->options->order == REPLAY_ORDER_TRACE ? "one request after the other"
 							     : "side by side");
 	print_hits(report, out);
+	print_tiers(report, out);
 	print_blocks(report, out);
 	print_latencies(report, out);
 	fprintf(out,

@@ -230,10 +230,13 @@ int replay_run(const struct replay_options *options, const struct replay_trace *
 		.trace = trace,
 		.bar = options->progress == REPLAY_PROGRESS_AUTO && isatty(STDERR_FILENO),
 	};
+	struct replay_moves moves;
 	sigset_t before;
 	int r;
 
 	*ret = (struct replay_result){ 0 };
+	if (options->admin_socket && replay_moves_ask(options->admin_socket, &moves) < 0)
+		return -EIO;
 	make_digests(&c);
 	sigemptyset(&c.wanted);
 	sigaddset(&c.wanted, SIGCHLD);
@@ -256,6 +259,11 @@ int replay_run(const struct replay_options *options, const struct replay_trace *
 	if (r == 0) {
 		add_up(&c, ret);
 		r = write_hits(&c);
+		if (options->admin_socket &&
+		    replay_moves_ask(options->admin_socket, &ret->moves) == 0) {
+			replay_moves_since(&ret->moves, &moves);
+			ret->moves_known = true;
+		}
 	}
 	sigprocmask(SIG_SETMASK, &before, NULL);
 	coordinator_deinit(&c);

@@ -7,6 +7,7 @@
  */
 #pragma once
 
+#include "clients/replay/moves.h"
 #include "clients/replay/options.h"
 #include "clients/replay/stats.h"
 #include "clients/replay/trace.h"
@@ -44,7 +45,9 @@ struct replay_result {
 	uint64_t pool_stride;
 	uint32_t n_died; /* workers that ended without saying why */
 	bool interrupted;
-	char error[600]; /* empty: none */
+	char error[600];  /* empty: none */
+	bool moves_known; /* --admin-socket was given and answered, before and after */
+	struct replay_moves moves;
 };
 
 /* Return: 0 when the replay ran to some end (see ret), negative errno when it could not begin. */

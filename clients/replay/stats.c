@@ -69,6 +69,8 @@ void replay_stats_merge(struct replay_stats *to, const struct replay_stats *from
 #define X(name) to->name += from->name;
 	REPLAY_COUNTERS(X)
 #undef X
+	for (uint32_t i = 0; i < REPLAY_N_REASONS; i++)
+		to->cut_by[i] += from->cut_by[i];
 	for (int op = 0; op < REPLAY_N_OPS; op++)
 		replay_latency_merge(&to->latency[op], &from->latency[op]);
 	if (from->end_ns > to->end_ns)

@@ -1,8 +1,9 @@
 /*
- * test_client_load.c - libprefixd's loads: their ends come at any time, are kept, and are told once.
+ * test_client_load.c - libprefixd's loads: their ends come at any time, are kept, are told once.
  *
  * The daemon's side is scripted (fake.h).
  */
+#include "clients/c/prefixd_load.h"
 #include "tests/e2e/fake.h"
 #include "tests/e2e/harness.h"
 #include "tests/lib/run.h"
@@ -194,7 +195,7 @@ static void serve_two(struct fake *f)
 	    !answer_tiers(f, 56, (struct below){ 0, 3, 0, 0, 0 }))
 		return;
 	second = f->h.seq;
-	/* the second one's end comes first, between a request and its reply; the other's is waited for */
+	/* the second one's end comes first, between a request and its reply */
 	if (fake_receive_op(f, PROTO_OP_PING) &&
 	    send_event(f, second, 56, PROTO_WAIT_LOADED, 3, 0) && pong(f)) {
 		fake_step_wait(f, 1);
@@ -280,7 +281,7 @@ static void serve_parts(struct fake *f)
 		fake_serve_well(f);
 }
 
-/* The last part asks for the load, with the time that the caller gives it; counts are the last's. */
+/* The last part asks for the load, for as long as the caller says; counts are the last's. */
 START_TEST(a_prompt_in_parts)
 {
 	pfx_load_result l = { .struct_size = sizeof(l) };
@@ -321,7 +322,7 @@ static void serve_none(struct fake *f)
 	if (!fake_receive_op(f, PROTO_OP_RESERVE))
 		return;
 	proto_reserve_rep_encode(fake_reply_begin(f, &r), &reserve);
-	/* its end was on the way when RESERVE came; and one of another lease is believed by nobody */
+	/* its end was on the way when RESERVE came; and one of another lease is no news */
 	if (send_event(f, seq, 57, PROTO_WAIT_LOADED, 4, 0) && fake_reply_send(f, &r) &&
 	    fake_receive_op(f, PROTO_OP_MATCH) &&
 	    answer_tiers(f, 58, (struct below){ 0, 4, 0, 0, 0 }) &&
@@ -378,7 +379,7 @@ static void serve_broken(struct fake *f)
 		(void)(fake_receive_op(f, PROTO_OP_HELLO) && fake_answer_hello(f));
 }
 
-/* A daemon that says what was not asked for, or goes away: the lease is over, the worker computes. */
+/* A daemon that says what was not asked for, or goes away: the lease is over. */
 START_TEST(a_connection_ends_meanwhile)
 {
 	pfx_load_result l = { .struct_size = sizeof(l) };
