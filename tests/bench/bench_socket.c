@@ -491,7 +491,7 @@ static void start(struct world *w, unsigned n_blocks)
 	int r;
 
 	snprintf(pool, sizeof(pool), "%u", 2 * n_blocks + 4 * BLOCKS);
-	r = bench_prefixd_start(&w->prefixd, pool, 0);
+	r = bench_prefixd_start(&w->prefixd, pool, NULL, 0);
 	if (r < 0)
 		die("prefixd", strerror(-r));
 	r = bench_redis_start(&w->redis, 0);

@@ -35,6 +35,14 @@ double bench_median(double *v, unsigned n)
 	return n % 2 ? v[n / 2] : (v[n / 2 - 1] + v[n / 2]) / 2;
 }
 
+double bench_quantile(double *v, unsigned n, double q)
+{
+	unsigned i = (unsigned)(q * n);
+
+	qsort(v, n, sizeof(*v), compare);
+	return v[i < n ? i : n - 1];
+}
+
 /* splitmix64 (Steele, Lea, Flood 2014). */
 uint64_t bench_random(uint64_t *state)
 {
@@ -132,18 +140,22 @@ static int fresh_folder(struct bench_server *s, const char *socket)
 	return 0;
 }
 
-int bench_prefixd_start(struct bench_server *s, const char *pool_blocks, int cpu)
+int bench_prefixd_start(struct bench_server *s, const char *pool_blocks, const char *const more[],
+			int cpu)
 {
 	char program[600], admin[96];
 	int r = fresh_folder(s, "s");
+	unsigned n = 9;
 
 	if (r < 0)
 		return r;
 	sibling(program, sizeof(program), "../../daemon/prefixd");
 	snprintf(admin, sizeof(admin), "%.64s/a", s->dir);
-	const char *argv[] = { program,    "--socket", s->socket,       "--admin-socket", admin,
-			       "--device", "host",     "--pool-blocks", pool_blocks,      NULL };
+	const char *argv[32] = { program,    "--socket", s->socket,       "--admin-socket", admin,
+				 "--device", "host",     "--pool-blocks", pool_blocks };
 
+	for (; more && *more && n < 31; more++)
+		argv[n++] = *more;
 	return start(s, argv, cpu);
 }
 

@@ -15,8 +15,12 @@ struct bench_server {
 	char socket[96];
 };
 
-/* argv of the server with its socket put in; waits until it accepts.  Return: 0, -errno. */
-int bench_prefixd_start(struct bench_server *s, const char *pool_blocks, int cpu);
+/*
+ * Starts the daemon with further options (NULL ends them; the list may be NULL) and waits until it
+ * accepts.  Its admin socket is `a` in s->dir.  Return: 0, -errno.
+ */
+int bench_prefixd_start(struct bench_server *s, const char *pool_blocks, const char *const more[],
+			int cpu);
 /* Return: 0; -ENOENT when redis-server is not installed. */
 int bench_redis_start(struct bench_server *s, int cpu);
 void bench_server_stop(struct bench_server *s);
@@ -28,5 +32,7 @@ int bench_n_cpus(void);
 uint64_t bench_now_ns(void);
 /* Median of v[0..n), which gets sorted. */
 double bench_median(double *v, unsigned n);
+/* The value that a share q of v[0..n) does not exceed; v gets sorted. */
+double bench_quantile(double *v, unsigned n, double q);
 /* Small seeded generator for workloads. */
 uint64_t bench_random(uint64_t *state);

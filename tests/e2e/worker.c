@@ -1,5 +1,7 @@
 #include "tests/e2e/worker.h"
 
+#include "clients/c/prefixd_load.h"
+
 #include "tests/lib/rng.h"
 
 #include <stdio.h>
@@ -94,6 +96,8 @@ static void take_hits(struct worker *w, const pfx_match_result *m)
 
 	w->n_hit += m->n_device;
 	w->n_pending = m->n_pending;
+	w->n_lower = m->n_host + m->n_redis;
+	w->loading = m->loading;
 	for (uint32_t k = 0; k < m->n_runs; k++) {
 		for (uint32_t j = 0; j < m->runs[k].len; j++, i++) {
 			w->blocks_verified++;
@@ -109,7 +113,8 @@ int worker_match(struct worker *w)
 			 .salt = "",
 			 .keys = w->tokens,
 			 .n_keys = w->n_blocks,
-			 .flags = w->single_flight ? PFX_MATCH_LEAD : 0 };
+			 .flags = (w->single_flight ? PFX_MATCH_LEAD : 0) |
+				  (w->promote ? PFX_MATCH_PROMOTE : 0) };
 	pfx_match_result m = { .struct_size = sizeof(m) };
 	int r = pfx_match(w->ns, &p, &m);
 
@@ -146,6 +151,34 @@ int worker_wait(struct worker *w)
 		w->errors += m.n_device < wait.n;
 		take_hits(w, &m);
 	}
+	return PFX_OK;
+}
+
+int worker_load(struct worker *w)
+{
+	pfx_load_result load = { .struct_size = sizeof(load) };
+	pfx_prompt none = { .struct_size = sizeof(none),
+			    .salt = "",
+			    .n_tokens = (uint64_t)w->n_blocks * WORKER_BLOCK_TOKENS };
+	pfx_match_result m = { .struct_size = sizeof(m) };
+	uint32_t before = w->n_hit;
+	int r;
+
+	if (!w->loading)
+		return PFX_OK;
+	r = pfx_load_wait(w->ns, w->lease, 0, &load);
+	if (r != PFX_OK)
+		return r;
+	w->loads++;
+	w->loads_failed += load.reason != 0;
+	if (load.n == 0)
+		return PFX_OK;
+	r = pfx_extend(w->ns, w->lease, &none, &m);
+	if (r != PFX_OK)
+		return r;
+	take_hits(w, &m);
+	w->errors += w->n_hit - before < load.n;
+	w->blocks_loaded += w->n_hit - before;
 	return PFX_OK;
 }
 
@@ -208,6 +241,8 @@ void worker_request(struct worker *w)
 	w->requests++;
 	if (!ordinary(w, worker_match(w)))
 		return;
+	if (w->promote)
+		ordinary(w, worker_load(w));
 	if (ordinary(w, worker_reserve(w)) && w->n_reserved) {
 		worker_write(w, 0, w->n_reserved);
 		left = w->n_reserved;

@@ -25,12 +25,16 @@ struct worker {
 	uint32_t n_hit;
 	uint32_t n_pending;                /* behind those, what another worker computes */
 	bool single_flight;                /* lead what nobody computes, and wait for the rest */
+	bool promote;                      /* take what lower tiers have */
+	uint32_t n_lower;                  /* blocks that they had, when it was asked last */
+	bool loading;
 	uint32_t slots[WORKER_MAX_BLOCKS]; /* reserved ones, in path order */
 	uint32_t n_reserved, n_committed;
 	uint64_t left[8]; /* leases that were left lying, to be given back later */
 	uint32_t n_left;
 	/* over its life */
 	uint64_t waits, leads;
+	uint64_t loads, loads_failed, blocks_loaded;
 	uint64_t requests, blocks_verified, blocks_stored, corrupt, errors, busy;
 };
 
@@ -45,6 +49,8 @@ void worker_prompt(struct worker *w, uint32_t n_blocks, uint32_t stem, uint64_t 
 int worker_match(struct worker *w); /* and compares every block that was lent */
 /* While others compute what comes next: waits, takes it, compares it. */
 int worker_wait(struct worker *w);
+/* While blocks come up from lower tiers: waits, takes them, compares them. */
+int worker_load(struct worker *w);
 int worker_reserve(struct worker *w); /* all that is missing */
 void worker_write(struct worker *w, uint32_t from, uint32_t n);
 int worker_commit(struct worker *w, uint32_t n);
