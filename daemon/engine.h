@@ -368,25 +368,6 @@ uint64_t prefixd_engine_deadline(const struct prefixd_engine *engine);
 	X(forbidden, "requests for a tenant that the peer may not name")               \
 	X(sessions_opened, "sessions begun")                                           \
 	X(sessions_orphaned, "sockets that ended before their process")                \
-	X(events_emitted, "events sent to subscribers")                                \
-	X(events_dropped, "events that subscribers were too slow or too late for")     \
-	X(resyncs, "subscribers told that they lost events")                           \
-	X(bytes_copied, "payload bytes that the daemon copied")                        \
-	X(deferred_reserves, "RESERVEs that waited for blocks to move down")           \
-	X(reserve_deadline, "of those, the ones that waited until their deadline")     \
-	X(dropped_blocks, "blocks dropped for room because the tier below took none")  \
-	X(unused_blocks, "blocks dropped for room because they were never hit again")  \
-	X(moves_failed, "moves between tiers that did not end well")                   \
-	X(corrupt_blocks, "blocks whose bytes were found wrong")                       \
-	X(loads, "loads begun by PROMOTE")                                             \
-	X(loads_cut, "of those, loads that ended with fewer blocks than they wanted")  \
-	X(loaded_blocks, "blocks that loads waited for and got")                       \
-	X(load_declined_slow, "blocks not loaded because computing them is faster")    \
-	X(prefetches, "loads begun by PREFETCH")                                       \
-	X(looks, "questions to Redis whether it has blocks that the index lacks")      \
-	X(looks_skipped, "such questions not asked: too many at a time")               \
-	X(found_blocks, "blocks that Redis was found to have")                         \
-	X(invalidations, "epochs that were raised or seen to be higher")
 	X(refused_sessions, "clients refused: as many are connected as may be")        \
 	X(refused_process, "clients refused: too many of one process")                 \
 	X(refused_user, "clients refused: too many of one user")                       \
@@ -394,6 +375,10 @@ uint64_t prefixd_engine_deadline(const struct prefixd_engine *engine);
 	X(refused_version, "clients refused: they speak other versions")               \
 	X(refused_draining, "clients refused: the daemon was stopping")                \
 	X(refused_orphans, "MATCHes refused: their process left too much behind")      \
+	X(events_emitted, "events sent to subscribers")                                \
+	X(events_dropped, "events that subscribers were too slow or too late for")     \
+	X(resyncs, "subscribers told that they lost events")                           \
+	X(bytes_copied, "payload bytes that the daemon copied")
 
 struct prefixd_counters {
 #define X(name, help) uint64_t name;

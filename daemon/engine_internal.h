@@ -55,6 +55,10 @@ __attribute__((format(printf, 5, 6))) void prefixd_refuse(struct prefixd_engine 
 void prefixd_refuse_busy(struct prefixd_engine *e, struct prefixd_request *rq,
 			 uint32_t retry_after_us, const char *text);
 void prefixd_refuse_memory(struct prefixd_engine *e, struct prefixd_request *rq);
+/* A parent was named that cannot be one; r as radix_graft() gave it. */
+void prefixd_refuse_graft(struct prefixd_engine *e, struct prefixd_request *rq, int r);
+/* What happened to the first block that a COMMIT did not store; r as radix_commit() gave it. */
+const char *prefixd_commit_stop_to_string(int r);
 void prefixd_refuse_body(struct prefixd_engine *e, struct prefixd_request *rq, const char *field);
 
 /* ---- engine_session.c ------------------------------------------------------------------------ */
@@ -68,14 +72,23 @@ void prefixd_session_eof(struct prefixd_engine *e, struct prefixd_session *s);
 void prefixd_session_close(struct prefixd_engine *e, struct prefixd_session *s);
 void prefixd_session_die(struct prefixd_engine *e, struct prefixd_session *s,
 			 enum prefixd_lease_end how);
-/* A parent was named that cannot be one; r as radix_graft() gave it. */
-void prefixd_refuse_graft(struct prefixd_engine *e, struct prefixd_request *rq, int r);
-/* What happened to the first block that a COMMIT did not store; r as radix_commit() gave it. */
-const char *prefixd_commit_stop_to_string(int r);
 void prefixd_session_gone(struct prefixd_engine *e, struct prefixd_session *s);
 void prefixd_session_free(struct prefixd_engine *e, struct prefixd_session *s);
 bool prefixd_session_may(const struct prefixd_engine *e, const struct prefixd_session *s,
 			 uint32_t tenant);
+
+/* ---- engine_guard.c: what one peer may take from the others -------------------------------- */
+
+/* May this peer have a session at all?  *ret_over: the limit that it is beyond, to be told. */
+bool prefixd_guard_seat(struct prefixd_engine *e, const struct prefixd_peer *peer,
+			enum prefixd_guard *ret_over);
+/* False: HELLO was refused. */
+bool prefixd_guard_hello(struct prefixd_engine *e, struct prefixd_request *rq);
+/* False: MATCH was refused. */
+bool prefixd_guard_match(struct prefixd_engine *e, struct prefixd_request *rq);
+/* How many more slots of the group the session may reserve. */
+uint32_t prefixd_guard_reserve(const struct prefixd_engine *e, const struct prefixd_session *s,
+			       const struct prefixd_group *g);
 
 /* ---- engine_open.c --------------------------------------------------------------------------- */
 
@@ -90,19 +103,6 @@ void prefixd_group_free(struct prefixd_engine *e, struct prefixd_group *g);
 /* ---- engine_roots.c -------------------------------------------------------------------------- */
 
 struct prefixd_root_name {
-/* ---- engine_guard.c: what one peer may take from the others -------------------------------- */
-
-/* May this peer have a session at all?  *ret_over: the limit that it is beyond, to be told. */
-bool prefixd_guard_seat(struct prefixd_engine *e, const struct prefixd_peer *peer,
-			enum prefixd_guard *ret_over);
-/* False: HELLO was refused. */
-bool prefixd_guard_hello(struct prefixd_engine *e, struct prefixd_request *rq);
-/* False: MATCH was refused. */
-bool prefixd_guard_match(struct prefixd_engine *e, struct prefixd_request *rq);
-/* How many more slots of the group the session may reserve. */
-uint32_t prefixd_guard_reserve(const struct prefixd_engine *e, const struct prefixd_session *s,
-			       const struct prefixd_group *g);
-
 	struct prefixd_namespace *ns;
 	uint32_t tenant;
 	struct proto_span salt;

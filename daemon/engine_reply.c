@@ -229,14 +229,6 @@ void prefixd_refuse_memory(struct prefixd_engine *e, struct prefixd_request *rq)
 		       "the daemon has no memory for this request; nothing was changed");
 }
 
-void prefixd_refuse_body(struct prefixd_engine *e, struct prefixd_request *rq, const char *field)
-{
-	prefixd_refuse(
-		e, rq, PROTO_STATUS_BAD_BODY, field,
-		"the body does not decode: field '%s' is cut off, too long, or wrong; see the "
-		"message tables of protocol version %u",
-		field ? field : "", PROTO_VERSION);
-}
 void prefixd_refuse_graft(struct prefixd_engine *e, struct prefixd_request *rq, int r)
 {
 	prefixd_refuse(e, rq, PROTO_STATUS_CONFLICT, "parent",
@@ -255,3 +247,11 @@ const char *prefixd_commit_stop_to_string(int r)
 				   : "is stored already, below another parent";
 }
 
+void prefixd_refuse_body(struct prefixd_engine *e, struct prefixd_request *rq, const char *field)
+{
+	prefixd_refuse(
+		e, rq, PROTO_STATUS_BAD_BODY, field,
+		"the body does not decode: field '%s' is cut off, too long, or wrong; see the "
+		"message tables of protocol version %u",
+		field ? field : "", PROTO_VERSION);
+}

@@ -136,6 +136,14 @@ struct prefixd_ops {
 	uint32_t ring_tail;
 };
 
+/* Which limit a peer met: engine_guard.c. */
+enum prefixd_guard {
+	PREFIXD_GUARD_NONE,
+	PREFIXD_GUARD_SESSIONS,
+	PREFIXD_GUARD_PROCESS,
+	PREFIXD_GUARD_USER,
+};
+
 struct prefixd_session {
 	struct prefixd_item item;
 	enum prefixd_session_state state;
@@ -171,14 +179,6 @@ enum prefixd_lease_end {
 	PREFIXD_END_RELEASED,
 	PREFIXD_END_DIED,
 	PREFIXD_END_QUIESCED,
-/* Which limit a peer met: engine_guard.c. */
-enum prefixd_guard {
-	PREFIXD_GUARD_NONE,
-	PREFIXD_GUARD_SESSIONS,
-	PREFIXD_GUARD_PROCESS,
-	PREFIXD_GUARD_USER,
-};
-
 	PREFIXD_END_REVOKED,
 };
 
@@ -256,6 +256,7 @@ struct prefixd_engine {
 	uint64_t tick;
 
 	struct prefixd_set sessions;
+	uint32_t n_orphans; /* of them */
 	struct prefixd_set namespaces;
 	struct prefixd_set roots;
 	struct prefixd_group **groups; /* [limits.max_groups] at creation; by id */
@@ -310,4 +311,3 @@ struct prefixd_request {
 	struct proto_id op_id;
 	uint64_t body_hash[2];
 };
-	uint32_t n_orphans; /* of them */
