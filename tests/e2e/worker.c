@@ -13,6 +13,8 @@ static uint64_t path_seed(const struct worker *w, uint32_t i)
 {
 	uint64_t h = 0xcbf29ce484222325u;
 
+	for (const char *s = w->salt; s && *s; s++)
+		h = (h ^ (uint8_t)*s) * 0x100000001b3u;
 	for (uint32_t k = 0; k < (i + 1) * WORKER_BLOCK_TOKENS; k++)
 		h = (h ^ w->tokens[k]) * 0x100000001b3u;
 	return h;
@@ -96,7 +98,8 @@ static void take_hits(struct worker *w, const pfx_match_result *m)
 
 	w->n_hit += m->n_device;
 	w->n_pending = m->n_pending;
-	w->n_lower = m->n_host + m->n_redis;
+	w->n_host = m->n_host;
+	w->n_redis = m->n_redis;
 	w->loading = m->loading;
 	for (uint32_t k = 0; k < m->n_runs; k++) {
 		for (uint32_t j = 0; j < m->runs[k].len; j++, i++) {
@@ -109,8 +112,10 @@ static void take_hits(struct worker *w, const pfx_match_result *m)
 
 int worker_match(struct worker *w)
 {
+	const char *salt = w->salt ? w->salt : "";
 	pfx_prompt p = { .struct_size = sizeof(p),
-			 .salt = "",
+			 .salt = salt,
+			 .salt_len = (uint32_t)strlen(salt),
 			 .keys = w->tokens,
 			 .n_keys = w->n_blocks,
 			 .flags = (w->single_flight ? PFX_MATCH_LEAD : 0) |
@@ -171,6 +176,7 @@ int worker_load(struct worker *w)
 		return r;
 	w->loads++;
 	w->loads_failed += load.reason != 0;
+	w->load_reason = load.reason;
 	if (load.n == 0)
 		return PFX_OK;
 	r = pfx_extend(w->ns, w->lease, &none, &m);

@@ -23,10 +23,12 @@ struct worker {
 	uint32_t n_blocks;
 	uint64_t lease;
 	uint32_t n_hit;
-	uint32_t n_pending;                /* behind those, what another worker computes */
-	bool single_flight;                /* lead what nobody computes, and wait for the rest */
-	bool promote;                      /* take what lower tiers have */
-	uint32_t n_lower;                  /* blocks that they had, when it was asked last */
+	uint32_t n_pending;       /* behind those, what another worker computes */
+	bool single_flight;       /* lead what nobody computes, and wait for the rest */
+	bool promote;             /* take what lower tiers have */
+	const char *salt;         /* NULL: none */
+	uint32_t n_host, n_redis; /* blocks that they had, when it was asked last */
+	int load_reason;          /* why the last load was cut */
 	bool loading;
 	uint32_t slots[WORKER_MAX_BLOCKS]; /* reserved ones, in path order */
 	uint32_t n_reserved, n_committed;
