@@ -38,6 +38,24 @@ uint32_t scene_put(const struct scene_place *at, const struct scene_prompt *p, u
 uint32_t scene_look(const struct scene_place *at, const struct scene_prompt *p,
 		    struct proto_match_rep *ret);
 
+/* ---- tiers ---- */
+
+/* MATCH with flags and a deadline; returns its seq, which a load's EVENT will carry. */
+uint64_t scene_match_with(const struct scene_place *at, const struct scene_prompt *p,
+			  uint32_t flags, uint32_t deadline_us, struct proto_match_rep *ret);
+/* Turns the clock until the load that request `seq` began has ended. */
+void scene_loaded(const struct scene_place *at, uint64_t seq, struct proto_event *ret);
+/* EXTEND without keys. */
+void scene_extend(const struct scene_place *at, uint64_t lease, struct proto_match_rep *ret);
+/* The runs hold blocks full of `fill`; returns how many. */
+uint32_t scene_check_fill(const struct scene_place *at, struct proto_span runs, uint8_t fill);
+/*
+ * A prompt comes up from wherever it lies: MATCH, the load, EXTEND, and every byte.  Returns its
+ * blocks on the device; the lease stays, in *ret_lease.
+ */
+uint32_t scene_bring_up(const struct scene_place *at, const struct scene_prompt *p, uint8_t fill,
+			uint64_t *ret_lease);
+
 /* Adds a case under a scenario's number: the meson test picks it with CK_RUN_CASE. */
 static inline void scene_case(Suite *s, const char *id, const TTest *test)
 {

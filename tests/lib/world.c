@@ -327,6 +327,11 @@ void world_pool_answer(struct world *w, bool ready)
 	}
 }
 
+uint64_t world_next_due(const struct world *w)
+{
+	return radix_min_u64(prefixd_engine_deadline(w->engine), world_tiers_due(w));
+}
+
 void world_advance(struct world *w, uint64_t ns)
 {
 	uint64_t end = w->now_ns + ns;

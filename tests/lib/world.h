@@ -118,6 +118,8 @@ void world_deinit(struct world *w);
 void world_step(struct world *w, struct prefixd_event *event);
 /* Turns the clock; TIMER comes when a deadline passed, answers of the tiers when they are due. */
 void world_advance(struct world *w, uint64_t ns);
+/* When the engine or an answer is due next; UINT64_MAX: never. */
+uint64_t world_next_due(const struct world *w);
 /* Answers all POOL_CREATE that wait: with memory, or with a refusal. */
 void world_pool_answer(struct world *w, bool ready);
 uint64_t world_evict(struct world *w, uint32_t group, uint64_t n);

@@ -340,8 +340,7 @@ int world_reserve_wait(struct world_client *c, const struct proto_reserve_req *m
 	uint64_t seq = c->seq;
 
 	while (r == -EINPROGRESS) {
-		uint64_t due = radix_min_u64(prefixd_engine_deadline(c->w->engine),
-					     world_tiers_due(c->w));
+		uint64_t due = world_next_due(c->w);
 
 		if (due == UINT64_MAX)
 			world_fail(c->w, "a RESERVE waits for nothing");

@@ -171,6 +171,16 @@ void world_redis_del(struct world_redis *r, const struct world_name *name)
 		drop(r, v);
 }
 
+static void hurt(struct world_redis *r, struct value *v, enum world_poke what, uint64_t *rng)
+{
+	if (what == WORLD_POKE_LOSE) {
+		drop(r, v);
+		return;
+	}
+	v->damaged = true;
+	v->bytes[test_rng_below(rng, (uint32_t)v->len)] ^= 0x20;
+}
+
 uint32_t world_redis_hurt(struct world_redis *r, enum world_poke what, uint32_t percent,
 			  uint64_t *rng)
 {
@@ -182,14 +192,19 @@ uint32_t world_redis_hurt(struct world_redis *r, enum world_poke what, uint32_t 
 		if (test_rng_below(rng, 100) >= percent)
 			continue;
 		n++;
-		if (what == WORLD_POKE_LOSE) {
-			drop(r, v);
-			continue;
-		}
-		v->damaged = true;
-		v->bytes[test_rng_below(rng, (uint32_t)v->len)] ^= 0x20;
+		hurt(r, v, what, rng);
 	}
 	return n;
+}
+
+void world_redis_hurt_one(struct world_redis *r, enum world_poke what, uint32_t n, uint64_t *rng)
+{
+	struct value *v = r->oldest;
+
+	ck_assert_uint_lt(n, r->n);
+	while (n--)
+		v = v->younger;
+	hurt(r, v, what, rng);
 }
 
 uint32_t world_redis_count(const struct world_redis *r)

@@ -23,6 +23,7 @@ bool world_redis_has(const struct world_redis *r, const struct world_name *name)
 void world_redis_del(struct world_redis *r, const struct world_name *name);
 uint32_t world_redis_hurt(struct world_redis *r, enum world_poke what, uint32_t percent,
 			  uint64_t *rng);
+void world_redis_hurt_one(struct world_redis *r, enum world_poke what, uint32_t n, uint64_t *rng);
 uint32_t world_redis_count(const struct world_redis *r);
 
 /* One group's names by entry. */

@@ -679,6 +679,11 @@ uint32_t world_redis_poke(struct world *w, enum world_poke what, uint32_t percen
 	return world_redis_hurt(w->tiers->redis, what, percent, &w->tiers->rng);
 }
 
+void world_redis_poke_one(struct world *w, enum world_poke what, uint32_t n)
+{
+	world_redis_hurt_one(w->tiers->redis, what, n, &w->tiers->rng);
+}
+
 uint32_t world_redis_values(const struct world *w)
 {
 	return world_redis_count(w->tiers->redis);

@@ -68,6 +68,8 @@ enum world_poke {
 	WORLD_POKE_DAMAGE
 };
 uint32_t world_redis_poke(struct world *w, enum world_poke what, uint32_t percent);
+/* The same for one value: the n-th of those used least lately. */
+void world_redis_poke_one(struct world *w, enum world_poke what, uint32_t n);
 uint32_t world_redis_values(const struct world *w);
 /* Takes the values out of the world, for the configuration of another one. */
 struct world_redis *world_redis_detach(struct world *w);

@@ -1,0 +1,375 @@
+/*
+ * random_tiers_lease.c - what one random worker over tiers asks, and what it may be answered.
+ */
+#include "tests/engine/random_tiers_internal.h"
+
+static uint64_t path_of(const struct tiers_lease *l, uint32_t j)
+{
+	uint64_t h = (l->p.chain[j + 1] ^ l->epoch) * 0x9e3779b97f4a7c15u;
+
+	return (h ^ (h >> 31)) | 1;
+}
+
+static void check_block(struct tiers_run *r, const struct tiers_lease *l, uint32_t j)
+{
+	uint8_t want[UNIVERSE_BYTES], got[UNIVERSE_BYTES];
+
+	universe_content(&l->p, j, want);
+	world_read(&r->w, 0, l->slots[j], got, UNIVERSE_BYTES);
+	if (memcmp(want, got, UNIVERSE_BYTES) != 0)
+		world_fail(&r->w, "slot %u does not hold block %u of the prompt", l->slots[j], j);
+	r->result.n_read++;
+}
+
+static uint32_t slot_of(struct tiers_run *r, struct proto_span runs, uint32_t i)
+{
+	for (uint32_t k = 0; k < runs.n; k++) {
+		struct radix_run run = proto_run_at(runs, k);
+
+		if (i < run.len)
+			return run.start + i;
+		i -= run.len;
+	}
+	world_fail(&r->w, "the runs are shorter than the count says");
+}
+
+static struct proto_span keys_of(const struct tiers_lease *l, uint32_t from, uint32_t n,
+				 uint8_t *buf)
+{
+	uint32_t len = universe_key_len(l->p.root);
+
+	for (uint32_t i = 0; i < n; i++)
+		memcpy(buf + i * len, l->p.keys[from + i], len);
+	return (struct proto_span){ .p = buf, .n = n * len };
+}
+
+/* ---- what may be found ----------------------------------------------------------------------- */
+
+/* Leading blocks that a live lease holds on the device. */
+static uint32_t held(const struct tiers_run *r, const struct tiers_lease *l)
+{
+	uint32_t best = 0;
+
+	for (uint32_t i = 0; i < TIERS_SESSIONS; i++) {
+		for (uint32_t k = 0; k < TIERS_LEASES; k++) {
+			const struct tiers_lease *o = &r->sessions[i].leases[k];
+			uint32_t n = 0;
+
+			if (!o->used || o->p.root != l->p.root || o->epoch != l->epoch)
+				continue;
+			while (n < o->n_path && n < l->given &&
+			       o->p.chain[n + 1] == l->p.chain[n + 1])
+				n++;
+			best = n > best ? n : best;
+		}
+	}
+	return best;
+}
+
+/* All blocks found, from the path's beginning, of which n_device lie on the device. */
+static void check_found(struct tiers_run *r, const struct tiers_lease *l, uint32_t n_device,
+			uint32_t n_all)
+{
+	uint32_t may = 0, must = 0, least = held(r, l);
+
+	while (may < l->given && oracle_may(&r->oracle, path_of(l, may)))
+		may++;
+	while (must < l->given && oracle_must(&r->oracle, path_of(l, must)))
+		must++;
+	if (n_all > may)
+		world_fail(&r->w, "%u blocks are found, only %u were ever stored", n_all, may);
+	if (n_device < least)
+		world_fail(&r->w, "%u blocks are on the device, %u are held there", n_device,
+			   least);
+	if (r->config.lossless && n_all != must)
+		world_fail(&r->w, "%u blocks are found of %u that were stored", n_all, must);
+}
+
+/* ---- loads ----------------------------------------------------------------------------------- */
+
+static void load_event(struct tiers_run *r, struct tiers_lease *l, const struct proto_event *e)
+{
+	bool whole = e->n == l->load_want;
+
+	world_check(&r->w, e->state == PROTO_WAIT_LOADED || e->state == PROTO_WAIT_FAILED);
+	world_check(&r->w, (e->n > 0) == (e->state == PROTO_WAIT_LOADED));
+	world_check(&r->w, e->n <= l->load_want && e->n >= l->load_taken);
+	world_check(&r->w, whole == (e->reason == PROTO_REASON_NONE));
+	if (r->config.lossless)
+		world_check(&r->w, whole || e->reason == PROTO_REASON_NO_ROOM);
+	r->result.n_loaded += e->state == PROTO_WAIT_LOADED;
+	r->result.n_cut += e->state == PROTO_WAIT_LOADED && !whole;
+	r->result.n_failed += e->state == PROTO_WAIT_FAILED;
+	l->loading = 0;
+	l->loaded = e->n - l->load_taken;
+}
+
+static void reserved(struct tiers_run *r, struct tiers_lease *l, int status,
+		     const struct proto_reserve_rep *rep)
+{
+	world_check(&r->w, status == PROTO_STATUS_OK || status == PROTO_STATUS_BUSY);
+	if (status != PROTO_STATUS_OK)
+		return;
+	world_check(&r->w, rep->n > 0 && rep->n <= l->want && rep->first == l->n_path + l->n_res);
+	for (uint32_t i = 0; i < rep->n; i++)
+		l->res[l->n_res++] = slot_of(r, rep->runs, i);
+}
+
+void tiers_hear(struct tiers_run *r, struct tiers_session *s)
+{
+	struct proto_reserve_rep rep;
+	struct proto_event e;
+	uint64_t seq;
+
+	while (s->c && !s->orphan && world_event(s->c, &seq, &e)) {
+		struct tiers_lease *l = NULL;
+
+		for (uint32_t i = 0; i < TIERS_LEASES; i++)
+			if (s->leases[i].used && s->leases[i].id == e.lease)
+				l = &s->leases[i];
+		if (!l || l->loading != seq)
+			world_fail(&r->w, "an EVENT that nobody waits for");
+		load_event(r, l, &e);
+	}
+	for (uint32_t i = 0; i < TIERS_LEASES && s->c && !s->orphan; i++) {
+		struct tiers_lease *l = &s->leases[i];
+		int status;
+
+		if (!l->used || !l->reserving)
+			continue;
+		status = world_reserve_reply(s->c, l->reserving, &rep);
+		if (status == -EINPROGRESS)
+			continue;
+		l->reserving = 0;
+		reserved(r, l, status, &rep);
+	}
+}
+
+/* ---- MATCH and EXTEND ------------------------------------------------------------------------ */
+
+/* One more block of the path; how it counts is what the last reply said of it. */
+static void advance(struct tiers_run *r, struct tiers_lease *l, uint32_t slot)
+{
+	uint32_t j = l->n_path++;
+
+	l->slots[j] = slot;
+	check_block(r, l, j);
+	l->device += l->marks[j] == TIERS_UNSEEN;
+	l->host += l->marks[j] == TIERS_HOST;
+	l->redis += l->marks[j] == TIERS_REDIS;
+	l->pending += l->marks[j] == TIERS_MISSED;
+}
+
+static void check_match(struct tiers_run *r, struct tiers_lease *l,
+			const struct proto_match_rep *rep, uint32_t flags, uint64_t seq)
+{
+	uint32_t lower = rep->n_host + rep->n_redis, at;
+
+	world_check(&r->w, !rep->more && l->n_path + rep->n_device + lower <= l->given);
+	world_check(&r->w, rep->n_host == 0 || r->config.tiers.host_blocks);
+	world_check(&r->w, rep->n_redis == 0 || r->config.tiers.redis);
+	for (uint32_t i = 0; i < rep->n_device; i++)
+		advance(r, l, slot_of(r, rep->runs, i));
+	if (l->loading)
+		l->load_taken += rep->n_device;
+	if (rep->n_device < l->loaded)
+		world_fail(&r->w, "%u blocks were loaded, %u are usable", l->loaded, rep->n_device);
+	l->loaded = 0;
+	check_found(r, l, l->n_path, l->n_path + lower);
+	at = l->n_path;
+	for (uint32_t i = 0; i < rep->n_host; i++)
+		l->marks[at++] = TIERS_HOST;
+	for (uint32_t i = 0; i < rep->n_redis; i++)
+		l->marks[at++] = TIERS_REDIS;
+	while (at < l->given)
+		l->marks[at++] = TIERS_MISSED;
+	if ((flags & PROTO_MATCH_PROMOTE) && lower && rep->advice == 0 && !l->loading) {
+		l->loading = seq;
+		l->load_want = lower;
+		l->load_taken = 0;
+	}
+}
+
+static void begin_prompt(struct tiers_run *r, const struct tiers_session *s, struct tiers_lease *l)
+{
+	uint32_t root = s->blue ? 3 : tiers_below(r, 4);
+
+	memset(l, 0, sizeof(*l));
+	universe_prompt(&r->w.rng, &l->p, root == 3 && !s->blue ? 4 : root);
+	l->epoch = r->epochs[universe_roots[l->p.root].ns];
+	l->given = 1 + tiers_below(r, l->p.n);
+}
+
+void tiers_match(struct tiers_run *r, struct tiers_session *s)
+{
+	struct proto_match_req m = { .has = PROTO_HAS_ALL };
+	struct proto_match_rep rep;
+	struct tiers_lease *l = NULL;
+	uint8_t keys[UNIVERSE_MAX * MODEL_KEY];
+
+	for (uint32_t i = 0; i < TIERS_LEASES && !l; i++)
+		if (!s->leases[i].used)
+			l = &s->leases[i];
+	if (!l)
+		return;
+	begin_prompt(r, s, l);
+	m.ns = s->ns[universe_roots[l->p.root].ns];
+	m.tenant = universe_roots[l->p.root].tenant;
+	m.salt = world_text(universe_roots[l->p.root].salt);
+	m.flags = (tiers_chance(r, 700) ? PROTO_MATCH_PROMOTE : 0u) |
+		  (tiers_chance(r, 200) ? PROTO_MATCH_NO_TAIL : 0u);
+	m.deadline_us = tiers_chance(r, 300) ? 1 + tiers_below(r, 500) : 0;
+	m.keys = keys_of(l, 0, l->given, keys);
+	m.n_tokens = l->n_tokens = l->given * UNIVERSE_BT + tiers_below(r, 3);
+	world_check(&r->w, world_match(s->c, &m, &rep) == PROTO_STATUS_OK);
+	l->used = true;
+	l->id = rep.lease;
+	r->result.found[0] += rep.n_device;
+	r->result.found[1] += rep.n_host;
+	r->result.found[2] += rep.n_redis;
+	check_match(r, l, &rep, m.flags, s->c->seq);
+}
+
+void tiers_extend(struct tiers_run *r, struct tiers_session *s, struct tiers_lease *l)
+{
+	struct proto_extend_req m = { .lease = l->id };
+	struct proto_match_rep rep;
+	uint8_t keys[UNIVERSE_MAX * MODEL_KEY];
+	uint32_t n = 0;
+
+	if (tiers_chance(r, 300)) {
+		if (l->given == l->p.n)
+			universe_grow(&r->w.rng, &l->p);
+		n = tiers_below(r, 1 + l->p.n - l->given);
+	}
+	m.keys = keys_of(l, l->given, n, keys);
+	l->given += n;
+	if (n) {
+		m.n_tokens = l->given * UNIVERSE_BT;
+		m.n_tokens = m.n_tokens > l->n_tokens ? m.n_tokens : l->n_tokens;
+		l->n_tokens = m.n_tokens;
+	}
+	m.flags = tiers_chance(r, 500) ? PROTO_MATCH_PROMOTE : 0u;
+	m.deadline_us = tiers_chance(r, 300) ? 1 + tiers_below(r, 500) : 0;
+	world_check(&r->w, world_extend(s->c, &m, &rep) == PROTO_STATUS_OK);
+	if (l->n_res)
+		world_check(&r->w, rep.n_device == 0 && rep.tail_tokens == 0);
+	else
+		check_match(r, l, &rep, m.flags, s->c->seq);
+}
+
+/* ---- RESERVE, COMMIT, RELEASE ---------------------------------------------------------------- */
+
+void tiers_reserve(struct tiers_run *r, struct tiers_session *s, struct tiers_lease *l)
+{
+	struct proto_reserve_req m = { .lease = l->id, .n = 1 + tiers_below(r, 12) };
+	struct proto_reserve_rep rep;
+	uint32_t left = l->given - l->n_path - l->n_res;
+	int status;
+
+	if (l->reserving)
+		return;
+	m.deadline_us = tiers_chance(r, 300) && !r->config.lossless ? 1 + tiers_below(r, 300) : 0;
+	status = world_reserve(s->c, &m, &rep);
+	if (left == 0) {
+		world_check(&r->w, status == PROTO_STATUS_WRONG_STATE);
+		return;
+	}
+	l->loading = 0; /* what is not there is computed now */
+	l->loaded = 0;
+	l->want = m.n < left ? m.n : left;
+	if (status == -EINPROGRESS) {
+		l->reserving = s->c->seq;
+		r->result.n_deferred++;
+	} else {
+		reserved(r, l, status, &rep);
+	}
+}
+
+void tiers_commit(struct tiers_run *r, struct tiers_session *s, struct tiers_lease *l)
+{
+	struct proto_commit_req m = { .lease = l->id };
+	struct proto_commit_rep rep;
+	uint32_t n_other = 0;
+
+	if (l->n_res == 0)
+		return;
+	m.n = 1 + tiers_below(r, l->n_res);
+	for (uint32_t i = 0; i < m.n; i++) {
+		uint8_t bytes[UNIVERSE_BYTES];
+
+		universe_content(&l->p, l->n_path + i, bytes);
+		world_write(&r->w, 0, l->res[i], bytes, UNIVERSE_BYTES);
+	}
+	world_check(&r->w, world_commit(s->c, &m, &rep) == PROTO_STATUS_OK);
+	for (uint32_t i = 0; i < m.n; i++) {
+		uint32_t slot = slot_of(r, rep.runs, i);
+
+		n_other += slot != l->res[i];
+		l->slots[l->n_path] = slot;
+		oracle_add(&r->oracle, path_of(l, l->n_path), l->p.root);
+		check_block(r, l, l->n_path++);
+	}
+	world_check(&r->w, rep.n_duplicate == n_other && rep.n_stored + n_other == m.n);
+	l->n_res -= m.n;
+	memmove(l->res, l->res + m.n, l->n_res * sizeof(l->res[0]));
+}
+
+void tiers_release(struct tiers_run *r, struct tiers_session *s, struct tiers_lease *l)
+{
+	struct proto_release_req m = { .lease = l->id };
+	struct proto_release_rep rep;
+	struct proto_reserve_rep none;
+	uint64_t hits = UNIVERSE_BT * (l->device + l->host + l->redis + l->pending);
+
+	for (uint32_t j = 0; j < l->n_path; j++)
+		check_block(r, l, j);
+	world_check(&r->w, world_release(s->c, &m, &rep) == PROTO_STATUS_OK);
+	world_check(&r->w, rep.queried_tokens == l->n_tokens);
+	world_check(&r->w, rep.hit_device_tokens == UNIVERSE_BT * l->device);
+	world_check(&r->w, rep.hit_host_tokens == UNIVERSE_BT * l->host);
+	world_check(&r->w, rep.hit_redis_tokens == UNIVERSE_BT * l->redis);
+	world_check(&r->w, rep.hit_pending_tokens == UNIVERSE_BT * l->pending);
+	world_check(&r->w, rep.miss_tokens == l->n_tokens - hits);
+	if (l->reserving)
+		world_check(&r->w, world_reserve_reply(s->c, l->reserving, &none) ==
+					   PROTO_STATUS_UNKNOWN_LEASE);
+	l->used = false;
+}
+
+/* ---- looking --------------------------------------------------------------------------------- */
+
+void tiers_probe(struct tiers_run *r, struct tiers_session *s)
+{
+	static struct tiers_lease l;
+	struct proto_probe_req m = { .has = PROTO_HAS_ALL, .flags = PROTO_PROBE_BITMAP };
+	struct proto_probe_rep rep;
+	uint8_t keys[UNIVERSE_MAX * MODEL_KEY];
+
+	begin_prompt(r, s, &l);
+	m.ns = s->ns[universe_roots[l.p.root].ns];
+	m.tenant = universe_roots[l.p.root].tenant;
+	m.salt = world_text(universe_roots[l.p.root].salt);
+	m.keys = keys_of(&l, 0, l.given, keys);
+	m.n_tokens = l.given * UNIVERSE_BT;
+	world_check(&r->w, world_probe(s->c, &m, &rep) == PROTO_STATUS_OK);
+	check_found(r, &l, rep.n_device, rep.n_device + rep.n_host + rep.n_redis);
+}
+
+void tiers_prefetch(struct tiers_run *r, struct tiers_session *s)
+{
+	static struct tiers_lease l;
+	struct proto_prefetch_req m = { .has = PROTO_HAS_ALL };
+	struct proto_prefetch_rep rep;
+	uint8_t keys[UNIVERSE_MAX * MODEL_KEY];
+
+	begin_prompt(r, s, &l);
+	m.ns = s->ns[universe_roots[l.p.root].ns];
+	m.tenant = universe_roots[l.p.root].tenant;
+	m.salt = world_text(universe_roots[l.p.root].salt);
+	m.deadline_us = tiers_chance(r, 300) ? 1 + tiers_below(r, 500) : 0;
+	m.keys = keys_of(&l, 0, l.given, keys);
+	m.n_tokens = l.given * UNIVERSE_BT;
+	world_check(&r->w, world_prefetch(s->c, &m, &rep) == PROTO_STATUS_OK);
+	check_found(r, &l, rep.n_device, rep.n_device + rep.n_host + rep.n_redis);
+}

@@ -1,0 +1,617 @@
+/*
+ * test_tiers.c - moves between the tiers under pressure, aborts, slow and frozen links: T05 T16 T19
+ * T28 T48 T52 F42.
+ */
+#include "tests/engine/scene.h"
+
+#include <stdlib.h>
+
+enum {
+	BLOCKS = 8,
+	BT = 4
+};
+
+static struct world w;
+static struct world_config config;
+static uint32_t tokens[16][BLOCKS * BT];
+
+/* A pool of one prompt's blocks; the next prompt pushes it down. */
+static void configure(uint32_t n_slots, uint32_t n_host, bool redis)
+{
+	world_config_init(&config);
+	config.engine.pool_blocks = n_slots;
+	config.engine.index_blocks = 64;
+	config.engine.limits.reserve_ns = 1000000000;
+	config.tiers.host_blocks = n_host;
+	config.tiers.redis = redis;
+	config.tiers.copy.latency_ns = 10000;
+	config.tiers.remote.latency_ns = 200000;
+	config.tiers.deadline_ns = 50000000;
+	config.tiers.breaker = 5;
+	for (uint32_t p = 0; p < radix_array_size(tokens); p++)
+		for (uint32_t i = 0; i < BLOCKS * BT; i++)
+			tokens[p][i] = 1000 * p + i;
+}
+
+static struct scene_place begin(void)
+{
+	struct proto_open_req o = world_open_req("m");
+
+	ck_assert_int_eq(world_init(&w, &config), 0);
+	return scene_place(&w, 100, 1000, &o);
+}
+
+static struct scene_prompt prompt(const struct scene_place *at, uint32_t p)
+{
+	return scene_tokens(at, tokens[p], BLOCKS * BT);
+}
+
+static uint32_t put(const struct scene_place *at, uint32_t p)
+{
+	struct scene_prompt x = prompt(at, p);
+	uint32_t n = scene_put(at, &x, (uint8_t)(p + 1));
+
+	world_run_until_idle(&w);
+	return n;
+}
+
+/* Where the prompt's blocks lie. */
+static void check_at(const struct scene_place *at, uint32_t p, uint32_t device, uint32_t host,
+		     uint32_t redis)
+{
+	struct scene_prompt x = prompt(at, p);
+	struct proto_match_rep m;
+
+	scene_look(at, &x, &m);
+	ck_assert_uint_eq(m.n_device, device);
+	ck_assert_uint_eq(m.n_host, host);
+	ck_assert_uint_eq(m.n_redis, redis);
+}
+
+/* No pin, no reservation, no half-done move: every slot is free or a block's. */
+static void check_quiet(void)
+{
+	struct radix_stats st;
+
+	ck_assert_uint_eq(world_in_flight(&w), 0);
+	world_stats(&w, 0, &st);
+	ck_assert_uint_eq(st.n_pins, 0);
+	ck_assert_uint_eq(st.slots[RADIX_SLOT_FREE] + st.slots[RADIX_SLOT_READY], st.n_slots);
+	ck_assert_uint_eq(st.host[RADIX_SLOT_FREE] + st.host[RADIX_SLOT_READY], st.n_host);
+}
+
+/* ---- T16: a load whose request is given up --------------------------------------------------- */
+
+enum abort_by {
+	BY_RELEASE,
+	BY_DEATH,
+	BY_EOF_AND_DEATH,
+	BY_RESERVE,
+	N_ABORTS
+};
+
+static void give_up(const struct scene_place *other, uint64_t lease, enum abort_by how)
+{
+	struct proto_reserve_req r = { .lease = lease, .n = 1 };
+	struct proto_reserve_rep reserved;
+	struct proto_event e;
+	uint64_t seq;
+	int status;
+
+	switch (how) {
+	case BY_RELEASE:
+		scene_release(other, lease, NULL);
+		break;
+	case BY_EOF_AND_DEATH:
+		world_eof(other->c);
+		world_gone(other->c);
+		break;
+	case BY_RESERVE: /* it would rather compute */
+		status = world_reserve_wait(other->c, &r, &reserved);
+		ck_assert(status == PROTO_STATUS_OK || status == PROTO_STATUS_BUSY);
+		scene_release(other, lease, NULL);
+		break;
+	case BY_DEATH:
+	case N_ABORTS:
+		world_gone(other->c);
+		break;
+	}
+	world_advance(&w, 1000000000);
+	ck_assert(!world_event(other->c, &seq, &e));
+}
+
+static void abort_load(bool redis, enum abort_by how, uint64_t after_ns)
+{
+	struct proto_open_req o = world_open_req("m");
+	struct scene_place at, other;
+	struct scene_prompt x;
+	struct proto_match_rep m;
+	uint64_t lease;
+
+	configure(2 * BLOCKS, redis ? 0 : 4 * BLOCKS, redis);
+	config.tiers.copy.latency_ns = 200000;
+	config.tiers.jitter_ns = 100000;
+	at = begin();
+	for (uint32_t p = 0; p < 3; p++)
+		ck_assert_uint_eq(put(&at, p), BLOCKS);
+	check_at(&at, 0, 0, redis ? 0 : BLOCKS, redis ? BLOCKS : 0);
+	other = scene_place(&w, 200, 1000, &o);
+	x = prompt(&other, 0);
+	scene_match_with(&other, &x, PROTO_MATCH_PROMOTE, 0, &m);
+	ck_assert_uint_eq(m.n_host + m.n_redis, BLOCKS);
+	world_advance(&w, after_ns);
+	give_up(&other, m.lease, how);
+	check_quiet();
+	/* What was on its way has landed, or never left; it is all still there. */
+	scene_look(&at, &x, &m);
+	ck_assert_uint_eq(m.n_device + m.n_host + m.n_redis, BLOCKS);
+	ck_assert_uint_eq(scene_bring_up(&at, &x, 1, &lease), BLOCKS);
+	scene_release(&at, lease, NULL);
+	check_quiet();
+	world_deinit(&w);
+}
+
+START_TEST(abort_during_restore)
+{
+	static const uint64_t times[] = { 0, 100000, 250000, 450000 };
+
+	for (uint32_t how = 0; how < N_ABORTS; how++)
+		for (uint32_t i = 0; i < radix_array_size(times); i++) {
+			abort_load(false, how, times[i]);
+			abort_load(true, how, times[i]);
+		}
+}
+END_TEST
+
+/* ---- T19: a slot is not used again while it is copied ---------------------------------------- */
+
+static void pressure(const struct scene_place *at, uint32_t p)
+{
+	struct scene_prompt x = prompt(at, p);
+	struct proto_match_rep m;
+	struct proto_reserve_req r = { .n = BLOCKS, .deadline_us = 1000 };
+	struct proto_reserve_rep reserved;
+	int status;
+
+	scene_match(at, &x, &m);
+	r.lease = m.lease;
+	status = world_reserve_wait(at->c, &r, &reserved);
+	ck_assert(status == PROTO_STATUS_OK || status == PROTO_STATUS_BUSY);
+	scene_release(at, m.lease, NULL);
+}
+
+/* The world fails when the source or target of a move is granted, freed or written. */
+START_TEST(no_eviction_under_copy)
+{
+	struct scene_place at;
+	struct radix_stats st;
+	uint64_t lease;
+	struct scene_prompt x;
+
+	for (uint32_t tier = 0; tier < 3; tier++) {
+		configure(2 * BLOCKS, tier == 1 ? 0 : 2 * BLOCKS, tier > 0);
+		config.tiers.deadline_ns = 0;
+		at = begin();
+		put(&at, 0);
+		put(&at, 1);
+		if (tier == 2) { /* host memory is full too: its blocks go on to Redis */
+			put(&at, 2);
+			put(&at, 3);
+		}
+		world_delay(&w, 1000000000, 1000); /* slow motion */
+		for (uint32_t p = 4; p < 12; p++) {
+			pressure(&at, p);
+			world_evict(&w, 0, 2);
+			ck_assert_uint_gt(world_in_flight(&w), 0);
+			world_stats(&w, 0, &st);
+			ck_assert_uint_le(st.slots[RADIX_SLOT_FREE] + world_in_flight(&w),
+					  st.n_slots + st.n_host);
+		}
+		world_flush(&w, RADIX_NONE);
+		ck_assert_uint_gt(world_in_flight(&w), 0);
+		world_delay(&w, 0, 0);
+		world_run_until_idle(&w);
+		check_quiet();
+		world_stats(&w, 0, &st);
+		ck_assert_uint_eq(st.n_blocks, 0);
+		/* And it goes on. */
+		for (uint32_t p = 0; p < 4; p++)
+			ck_assert_uint_eq(put(&at, p), BLOCKS);
+		x = prompt(&at, 1);
+		ck_assert_uint_eq(scene_bring_up(&at, &x, 2, &lease), BLOCKS);
+		world_deinit(&w);
+	}
+}
+END_TEST
+
+/* A block that is leaving and is asked for stays, and its bytes are whole. */
+START_TEST(leaving_and_wanted)
+{
+	struct scene_place at;
+	struct proto_reserve_req r = { .n = BLOCKS };
+	struct proto_reserve_rep reserved;
+	struct scene_prompt x0, x1;
+	struct proto_match_rep m, again;
+
+	configure(BLOCKS, 2 * BLOCKS, false);
+	at = begin();
+	put(&at, 0);
+	x0 = prompt(&at, 0);
+	x1 = prompt(&at, 1);
+	scene_match(&at, &x1, &m);
+	r.lease = m.lease;
+	ck_assert_int_eq(world_reserve(at.c, &r, &reserved), -EINPROGRESS);
+	ck_assert_uint_eq(world_in_flight(&w), BLOCKS);
+	scene_match(&at, &x0, &again);
+	ck_assert_uint_eq(again.n_device, BLOCKS);
+	world_run_until_idle(&w);
+	ck_assert_uint_eq(scene_check_fill(&at, again.runs, 1), BLOCKS);
+	scene_release(&at, again.lease, NULL);
+	scene_release(&at, m.lease, NULL);
+	check_at(&at, 0, BLOCKS, 0, 0);
+	world_deinit(&w);
+}
+END_TEST
+
+/* ---- T28, T48: a Redis that does not answer -------------------------------------------------- */
+
+/* What the workers were told, byte by byte, with the step in which they were. */
+struct told {
+	uint8_t *bytes;
+	size_t len, cap;
+};
+
+static void tell(struct told *t, const void *bytes, size_t len)
+{
+	if (t->cap - t->len < len) {
+		t->cap = 2 * t->cap + len;
+		t->bytes = realloc(t->bytes, t->cap);
+		ck_assert_ptr_nonnull(t->bytes);
+	}
+	if (len)
+		memcpy(t->bytes + t->len, bytes, len);
+	t->len += len;
+}
+
+/* A request of `at` is answered in its own step, whatever else goes on. */
+static void ask(const struct scene_place *at, struct told *t, const struct scene_prompt *x)
+{
+	struct proto_match_rep m;
+	struct proto_match_rep more;
+	struct proto_release_rep end;
+	uint64_t before = w.n_steps;
+
+	scene_match(at, x, &m);
+	ck_assert_uint_eq(w.n_steps, before + 1);
+	tell(t, at->c->body, at->c->h.len);
+	scene_extend(at, m.lease, &more);
+	tell(t, at->c->body, at->c->h.len);
+	scene_release(at, m.lease, &end);
+	tell(t, at->c->body, at->c->h.len);
+	ck_assert_uint_eq(w.n_steps, before + 3);
+}
+
+enum redis_state {
+	HEALTHY,
+	SLOW,
+	STALLED,
+	N_STATES
+};
+
+static void conversation(enum redis_state state, struct told *t)
+{
+	struct scene_place at;
+	struct scene_prompt x[4];
+
+	configure(BLOCKS, BLOCKS, true);
+	at = begin();
+	for (uint32_t p = 0; p < 3; p++) {
+		put(&at, p);
+		x[p] = prompt(&at, p);
+	}
+	x[3] = prompt(&at, 3);
+	check_at(&at, 0, 0, 0, BLOCKS);
+	check_at(&at, 1, 0, BLOCKS, 0);
+	check_at(&at, 2, BLOCKS, 0, 0);
+	world_run_until_idle(&w);
+	if (state == STALLED)
+		world_redis_stall(&w, true);
+	if (state == SLOW)
+		world_delay(&w, 200000000, UINT32_MAX);
+	for (uint32_t i = 0; i < 200; i++) {
+		ask(&at, t, &x[i % 4]); /* of the last one nothing is known: Redis is asked */
+		world_advance(&w, 100000);
+	}
+	world_redis_stall(&w, false);
+	world_run_until_idle(&w);
+	world_deinit(&w);
+}
+
+/* Healthy, 200 ms away or frozen: the workers are told the same, in the same steps. */
+START_TEST(match_never_remote)
+{
+	struct told healthy = { 0 }, other;
+
+	conversation(HEALTHY, &healthy);
+	ck_assert_uint_gt(healthy.len, 10000);
+	for (uint32_t s = SLOW; s < N_STATES; s++) {
+		memset(&other, 0, sizeof(other));
+		conversation(s, &other);
+		ck_assert_uint_eq(other.len, healthy.len);
+		ck_assert_int_eq(memcmp(other.bytes, healthy.bytes, other.len), 0);
+		free(other.bytes);
+	}
+	free(healthy.bytes);
+}
+END_TEST
+
+/* With the connection gone too, what the tiers hold is told just so. */
+START_TEST(match_while_down)
+{
+	struct scene_place at;
+
+	configure(BLOCKS, BLOCKS, true);
+	at = begin();
+	for (uint32_t p = 0; p < 3; p++)
+		put(&at, p);
+	world_redis_up(&w, false);
+	for (uint32_t i = 0; i < 20; i++) {
+		check_at(&at, 0, 0, 0, BLOCKS);
+		check_at(&at, 1, 0, BLOCKS, 0);
+		check_at(&at, 2, BLOCKS, 0, 0);
+		world_advance(&w, 1000000);
+	}
+	world_deinit(&w);
+}
+END_TEST
+
+START_TEST(frozen_redis)
+{
+	struct scene_place at;
+	struct scene_prompt x;
+	struct proto_match_rep m;
+	struct proto_event e;
+	struct prefixd_counters before;
+	uint64_t seq, lease, begun;
+
+	configure(BLOCKS, BLOCKS, true);
+	config.engine.limits.reserve_ns = 100000000;
+	at = begin();
+	for (uint32_t p = 0; p < 3; p++)
+		ck_assert_uint_eq(put(&at, p), BLOCKS);
+	check_at(&at, 0, 0, 0, BLOCKS);
+	world_run_until_idle(&w);
+	world_redis_stall(&w, true);
+	/* A load says so at the operations' deadline. */
+	x = prompt(&at, 0);
+	begun = w.now_ns;
+	seq = scene_match_with(&at, &x, PROTO_MATCH_PROMOTE, 0, &m);
+	ck_assert_uint_eq(m.n_redis, BLOCKS);
+	scene_loaded(&at, seq, &e);
+	ck_assert_uint_eq(e.state, PROTO_WAIT_FAILED);
+	ck_assert_uint_eq(e.reason, PROTO_REASON_TIER_DOWN);
+	ck_assert_uint_le(w.now_ns - begun, 1000000000);
+	scene_release(&at, m.lease, NULL);
+	/* What needs room below is put off until its deadline, then room is made without a copy. */
+	before = world_counters(&w);
+	for (uint32_t p = 3; p < 8; p++) {
+		begun = w.now_ns;
+		x = prompt(&at, p);
+		ck_assert_uint_eq(scene_put(&at, &x, (uint8_t)(p + 1)), BLOCKS);
+		ck_assert_uint_le(w.now_ns - begun, 2 * config.engine.limits.reserve_ns);
+		check_at(&at, p, BLOCKS, 0, 0);
+	}
+	ck_assert_uint_gt(world_counters(&w).dropped_blocks, before.dropped_blocks);
+	world_advance(&w, 1000000000);
+	/* It answers again: blocks go down and come up as before. */
+	world_redis_stall(&w, false);
+	world_run_until_idle(&w);
+	check_quiet();
+	for (uint32_t p = 8; p < 11; p++)
+		ck_assert_uint_eq(put(&at, p), BLOCKS);
+	check_at(&at, 8, 0, 0, BLOCKS);
+	x = prompt(&at, 8);
+	ck_assert_uint_eq(scene_bring_up(&at, &x, 9, &lease), BLOCKS);
+	scene_release(&at, lease, NULL);
+	world_run_until_idle(&w);
+	check_quiet();
+	world_deinit(&w);
+}
+END_TEST
+
+/* ---- T52: a tier that is slower than computing ----------------------------------------------- */
+
+START_TEST(slow_tier_advice)
+{
+	struct proto_open_req o = world_open_req("m");
+	struct scene_place at;
+	struct scene_prompt x;
+	struct proto_match_rep m;
+	struct proto_event e;
+	struct proto_release_rep end;
+	struct prefixd_counters n;
+	uint64_t lease, seq;
+
+	configure(BLOCKS, 0, true);
+	config.tiers.remote.bytes_per_s = 10000000;
+	config.engine.limits.prefill_ns_per_token = 50000;
+	/* 8 blocks of 64 KiB: 52 ms from Redis, 1.6 ms to compute. */
+	o.flags = PROTO_OPEN_OPAQUE;
+	o.block_bytes = 65536;
+	ck_assert_int_eq(world_init(&w, &config), 0);
+	at = scene_place(&w, 100, 1000, &o);
+	for (uint32_t p = 0; p < 4; p++)
+		ck_assert_uint_eq(put(&at, p), BLOCKS);
+	x = prompt(&at, 0);
+	/* Once it is tried, nobody knows better. */
+	ck_assert_uint_eq(scene_bring_up(&at, &x, 1, &lease), BLOCKS);
+	scene_release(&at, lease, NULL);
+	world_run_until_idle(&w);
+	n = world_counters(&w);
+	x = prompt(&at, 1);
+	seq = scene_match_with(&at, &x, PROTO_MATCH_PROMOTE, 0, &m);
+	ck_assert_uint_eq(m.n_redis, BLOCKS);
+	ck_assert_uint_eq(m.advice, 1);
+	ck_assert_uint_ge(m.load_us, 30000);
+	ck_assert_uint_le(m.load_us, 200000);
+	ck_assert_uint_eq(world_counters(&w).load_declined_slow - n.load_declined_slow, BLOCKS);
+	world_advance(&w, 1000000000);
+	ck_assert(!world_event(at.c, &seq, &e)); /* no load was begun */
+	scene_release(&at, m.lease, &end);
+	ck_assert_uint_eq(end.miss_tokens, BLOCKS * BT);
+	ck_assert_uint_eq(world_counters(&w).miss_declined - n.miss_declined, BLOCKS * BT);
+	/* It computes, and its blocks are the device copies of what Redis had. */
+	ck_assert_uint_eq(scene_put(&at, &x, 2), BLOCKS);
+	ck_assert_uint_eq(world_counters(&w).attached_blocks - n.attached_blocks, BLOCKS);
+	check_at(&at, 1, BLOCKS, 0, 0);
+	world_deinit(&w);
+}
+END_TEST
+
+START_TEST(fast_tier_advice)
+{
+	struct scene_place at;
+	struct scene_prompt x;
+	struct proto_match_rep m;
+	uint64_t lease;
+
+	configure(BLOCKS, 2 * BLOCKS, true);
+	config.engine.limits.prefill_ns_per_token = 50000;
+	at = begin();
+	for (uint32_t p = 0; p < 3; p++)
+		put(&at, p);
+	x = prompt(&at, 0);
+	ck_assert_uint_eq(scene_bring_up(&at, &x, 1, &lease), BLOCKS);
+	scene_release(&at, lease, NULL);
+	world_run_until_idle(&w);
+	x = prompt(&at, 1);
+	scene_look(&at, &x, &m);
+	ck_assert_uint_eq(m.n_host, BLOCKS);
+	ck_assert_uint_eq(m.advice, 0);
+	ck_assert_uint_gt(m.load_us, 0);
+	ck_assert_uint_eq(world_counters(&w).load_declined_slow, 0);
+	world_deinit(&w);
+}
+END_TEST
+
+/* ---- F42: Redis evicts between the question and the fetch ------------------------------------ */
+
+static void lost_between(uint32_t oldest, uint32_t want)
+{
+	struct scene_place at;
+	struct scene_prompt x;
+	struct proto_match_rep m, more;
+	struct proto_event e;
+	struct proto_release_rep end;
+	struct radix_stats st;
+	uint64_t seq;
+
+	configure(BLOCKS, 0, true);
+	at = begin();
+	put(&at, 0);
+	put(&at, 1);
+	x = prompt(&at, 0);
+	check_at(&at, 0, 0, 0, BLOCKS);
+	/* Blocks went down from the end of the prompt. */
+	world_redis_poke_one(&w, WORLD_POKE_LOSE, oldest);
+	seq = scene_match_with(&at, &x, PROTO_MATCH_PROMOTE, 0, &m);
+	ck_assert_uint_eq(m.n_redis, BLOCKS);
+	scene_loaded(&at, seq, &e);
+	ck_assert_uint_eq(e.n, want);
+	ck_assert_uint_eq(e.state, want ? PROTO_WAIT_LOADED : PROTO_WAIT_FAILED);
+	ck_assert_uint_eq(e.reason, PROTO_REASON_TIER_LOST);
+	scene_extend(&at, m.lease, &more);
+	ck_assert_uint_eq(more.n_device, want);
+	ck_assert_uint_eq(scene_check_fill(&at, more.runs, 1), want);
+	ck_assert_uint_eq(more.n_redis, 0);
+	world_run_until_idle(&w);
+	/* The rest was given back: it can be reserved and computed. */
+	world_stats(&w, 0, &st);
+	ck_assert_uint_eq(st.slots[RADIX_SLOT_RESERVED], 0);
+	ck_assert_uint_gt(st.removed[RADIX_REMOVE_LOST], 0);
+	scene_release(&at, m.lease, &end);
+	ck_assert_uint_eq(end.hit_redis_tokens, want * BT);
+	ck_assert_uint_eq(end.miss_tokens, (BLOCKS - want) * BT);
+	ck_assert_uint_eq(scene_put(&at, &x, 1), BLOCKS - want);
+	check_at(&at, 0, BLOCKS, 0, 0);
+	world_run_until_idle(&w);
+	check_quiet();
+	world_deinit(&w);
+}
+
+START_TEST(evicted_between)
+{
+	for (uint32_t i = 0; i < BLOCKS; i++)
+		lost_between(i, BLOCKS - 1 - i);
+}
+END_TEST
+
+/* ---- T05: the same names in every tier ------------------------------------------------------- */
+
+static uint32_t redis_of(struct scene_place *at, const char *salt, uint32_t p)
+{
+	struct scene_prompt x = prompt(at, p);
+	struct proto_match_rep m;
+
+	at->salt = world_text(salt);
+	scene_look(at, &x, &m);
+	ck_assert_uint_eq(m.n_device + m.n_host, 0);
+	world_run_until_idle(&w); /* it asks in the background */
+	scene_look(at, &x, &m);
+	ck_assert_uint_eq(m.n_device + m.n_host, 0);
+	return m.n_redis;
+}
+
+START_TEST(salted_everywhere)
+{
+	struct proto_open_req o = world_open_req("m");
+	struct scene_place at;
+	struct scene_prompt x;
+	struct world_redis *values;
+	uint64_t lease;
+
+	configure(BLOCKS, 0, true);
+	at = begin();
+	at.salt = world_text("s");
+	put(&at, 0);
+	at.salt = world_text("");
+	put(&at, 1); /* pushes it down */
+	ck_assert_uint_eq(world_redis_values(&w), BLOCKS);
+	values = world_redis_detach(&w);
+	world_deinit(&w);
+	/* Another life of the daemon, which knows nothing. */
+	config.tiers.values = values;
+	at = begin();
+	ck_assert_uint_eq(redis_of(&at, "", 0), 0);
+	ck_assert_uint_eq(redis_of(&at, "t", 0), 0);
+	ck_assert_uint_eq(redis_of(&at, "s", 1), 0);
+	ck_assert_uint_eq(redis_of(&at, "s", 0), BLOCKS);
+	at.salt = world_text("s");
+	x = prompt(&at, 0);
+	ck_assert_uint_eq(scene_bring_up(&at, &x, 1, &lease), BLOCKS);
+	scene_release(&at, lease, NULL);
+	world_run_until_idle(&w);
+	/* Another adapter is another namespace. */
+	o.adapter = world_text("lora");
+	at = scene_place(&w, 300, 1000, &o);
+	ck_assert_uint_eq(redis_of(&at, "s", 0), 0);
+	world_deinit(&w);
+}
+END_TEST
+
+int main(void)
+{
+	Suite *s = suite_create("tiers");
+
+	scene_case(s, "T05", salted_everywhere);
+	scene_case(s, "T16", abort_during_restore);
+	scene_case(s, "T19", no_eviction_under_copy);
+	scene_case(s, "T19", leaving_and_wanted);
+	scene_case(s, "T28", frozen_redis);
+	scene_case(s, "T48", match_never_remote);
+	scene_case(s, "T48", match_while_down);
+	scene_case(s, "T52", slow_tier_advice);
+	scene_case(s, "T52", fast_tier_advice);
+	scene_case(s, "F42", evicted_between);
+	return scene_main(s);
+}
