@@ -346,6 +346,10 @@ uint64_t prefixd_engine_deadline(const struct prefixd_engine *engine);
 	X(miss_no_room, "tokens missed: no slot could be reserved")                    \
 	X(miss_pending, "tokens missed: another lease was computing them")             \
 	X(miss_seed_mismatch, "tokens missed: never seen, and the hash seed differs")  \
+	X(miss_declined, "tokens missed: they lay in a lower tier and were computed")  \
+	X(miss_tier_lost, "tokens missed: a lower tier had listed and lost them")      \
+	X(miss_tier_down, "tokens missed: a lower tier did not answer")                \
+	X(miss_corrupt, "tokens missed: what a lower tier had was not the block")      \
 	X(reserved_blocks, "slots granted")                                            \
 	X(reserve_busy, "RESERVE answered BUSY")                                       \
 	X(committed_blocks, "blocks that became READY")                                \
@@ -378,7 +382,22 @@ uint64_t prefixd_engine_deadline(const struct prefixd_engine *engine);
 	X(events_emitted, "events sent to subscribers")                                \
 	X(events_dropped, "events that subscribers were too slow or too late for")     \
 	X(resyncs, "subscribers told that they lost events")                           \
-	X(bytes_copied, "payload bytes that the daemon copied")
+	X(bytes_copied, "payload bytes that the daemon copied")                        \
+	X(deferred_reserves, "RESERVEs that waited for blocks to move down")           \
+	X(reserve_deadline, "of those, the ones that waited until their deadline")     \
+	X(dropped_blocks, "blocks dropped for room because the tier below took none")  \
+	X(unused_blocks, "blocks dropped for room because they were never hit again")  \
+	X(moves_failed, "moves between tiers that did not end well")                   \
+	X(corrupt_blocks, "blocks whose bytes were found wrong")                       \
+	X(loads, "loads begun by PROMOTE")                                             \
+	X(loads_cut, "of those, loads that ended with fewer blocks than they wanted")  \
+	X(loaded_blocks, "blocks that loads waited for and got")                       \
+	X(load_declined_slow, "blocks not loaded because computing them is faster")    \
+	X(prefetches, "loads begun by PREFETCH")                                       \
+	X(looks, "questions to Redis whether it has blocks that the index lacks")      \
+	X(looks_skipped, "such questions not asked: too many at a time")               \
+	X(found_blocks, "blocks that Redis was found to have")                         \
+	X(invalidations, "epochs that were raised or seen to be higher")
 
 struct prefixd_counters {
 #define X(name, help) uint64_t name;

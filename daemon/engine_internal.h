@@ -4,6 +4,7 @@
  */
 #pragma once
 
+#include "daemon/engine_tiers.h"
 #include "daemon/engine_types.h"
 
 /* ---- engine_roots.c: sets ---- */
@@ -31,6 +32,18 @@ struct prefixd_reply {
 #define PREFIXD_OUT_SLACK (64u << 10) /* beside max_frame: alignment, scratch at the far end */
 /* Room for `bytes` of frames and `n` actions in one step.  Only before anything was emitted. */
 radix_nodiscard int prefixd_out_reserve(struct prefixd_engine *e, size_t bytes, uint32_t n);
+/* Room for `n` more actions, beside what a step keeps for its end; at any time.  0, -ENOMEM. */
+radix_nodiscard int prefixd_actions_room(struct prefixd_engine *e, uint32_t n);
+/*
+ * Whoever is owed a small frame of up to PREFIXD_LATER_ROOM bytes counts himself in e->n_later
+ * after this, until it was sent.  Only before anything was emitted.  Return: 0, -ENOMEM.
+ */
+#define PREFIXD_LATER_ROOM 320u
+radix_nodiscard int prefixd_later_room(struct prefixd_engine *e);
+/* What the output buffer has to hold at most. */
+size_t prefixd_out_total(uint32_t max_frame, uint32_t waits, uint32_t later);
+/* Bytes of it that are left for frames which can also be sent in the next step. */
+size_t prefixd_out_left(const struct prefixd_engine *e);
 struct prefixd_action *prefixd_act(struct prefixd_engine *e, enum prefixd_action_type type,
 				   uint32_t session);
 void prefixd_poison(struct prefixd_engine *e, uint32_t group, uint32_t slot);
@@ -97,6 +110,9 @@ void prefixd_pool_failed(struct prefixd_engine *e, uint32_t group, const char *w
 void prefixd_waiting_drop(struct prefixd_engine *e, struct prefixd_session *s);
 struct prefixd_namespace *prefixd_session_ns(const struct prefixd_engine *e,
 					     const struct prefixd_session *s, uint32_t id);
+/* By its digest; NULL. */
+struct prefixd_namespace *prefixd_namespace_find(const struct prefixd_engine *e,
+						 const uint8_t digest[32]);
 void prefixd_namespace_unref(struct prefixd_engine *e, struct prefixd_namespace *ns);
 void prefixd_group_free(struct prefixd_engine *e, struct prefixd_group *g);
 
@@ -143,6 +159,9 @@ void prefixd_lease_begin(struct prefixd_engine *e, struct prefixd_lease *l,
 			 struct prefixd_session *s, struct prefixd_root *root);
 void prefixd_lease_cancel(struct prefixd_engine *e, struct prefixd_lease *l);
 /* The lease `id` of the asking session; NULL: already answered. */
+struct prefixd_lease *prefixd_lease_any_of(struct prefixd_engine *e, struct prefixd_request *rq,
+					   uint64_t id);
+/* The same, and no RESERVE of it waits. */
 struct prefixd_lease *prefixd_lease_of(struct prefixd_engine *e, struct prefixd_request *rq,
 				       uint64_t id);
 /* Room for n_bytes of keys behind those that are kept.  Return: 0, -ENOMEM. */
@@ -173,7 +192,26 @@ static inline void prefixd_lease_pop_keys(struct prefixd_lease *l, uint32_t n)
 	l->n_looked -= radix_min_u32(l->n_looked, n);
 }
 
+/* ---- engine_reserve.c ------------------------------------------------------------------------ */
+
+/* Ends the wait of the lease's RESERVE, if there is one, without a word. */
+void prefixd_reserve_stop(struct prefixd_engine *e, struct prefixd_lease *l);
+/* The same, and says why where somebody listens. */
+void prefixd_reserve_end(struct prefixd_engine *e, struct prefixd_lease *l,
+			 enum prefixd_lease_end how);
+
 /* ---- engine_match.c -------------------------------------------------------------------------- */
+
+/* Kept keys, from the first on, that the last look told to lie in lower tiers. */
+static inline uint32_t prefixd_lease_lower(const struct prefixd_lease *l)
+{
+	return l->redis_until > l->n_path ? l->redis_until - l->n_path : 0;
+}
+
+/* Before the path moves or ends: what left the index since the last look is noted as gone. */
+void prefixd_lease_lower_look(struct prefixd_lease *l);
+/* After the path moved: the hold goes when the path has reached it. */
+void prefixd_lease_lower_passed(struct prefixd_lease *l);
 
 /* A list of keys in a request, checked.  False: already answered. */
 bool prefixd_keys_check(struct prefixd_engine *e, struct prefixd_request *rq,
@@ -258,7 +296,7 @@ typedef void prefixd_handler(struct prefixd_engine *e, struct prefixd_request *r
 prefixd_handler prefixd_op_hello, prefixd_op_open, prefixd_op_match, prefixd_op_extend,
 	prefixd_op_reserve, prefixd_op_commit, prefixd_op_release, prefixd_op_probe,
 	prefixd_op_explain, prefixd_op_report, prefixd_op_quiesced, prefixd_op_wait,
-	prefixd_op_ping;
+	prefixd_op_prefetch, prefixd_op_ping;
 
 /* ---- small things ---------------------------------------------------------------------------- */
 

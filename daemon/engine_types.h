@@ -11,6 +11,7 @@
 
 #include "daemon/engine.h"
 #include "daemon/engine_events.h"
+#include "daemon/engine_tiers.h"
 #include "proto/codec.h"
 
 struct prefixd_session;
@@ -18,6 +19,8 @@ struct prefixd_lease;
 struct prefixd_root;
 struct prefixd_namespace;
 struct prefixd_group;
+struct prefixd_load;
+struct prefixd_seek;
 
 /* ---- a set: dense array for walking, chained hash for finding; intrusive --------------------- */
 
@@ -42,6 +45,15 @@ enum prefixd_group_state {
 	PREFIXD_GROUP_READY,
 };
 
+#define PREFIXD_N_FAILED  64u
+#define PREFIXD_N_CORRUPT 16u
+
+/* A block that could not be moved down, and how often in a row. */
+struct prefixd_failed {
+	struct radix_member block;
+	uint32_t n;
+};
+
 struct prefixd_group {
 	enum prefixd_group_state state;
 	uint32_t id;
@@ -57,6 +69,26 @@ struct prefixd_group {
 	struct radix_list waiting; /* struct prefixd_waiting */
 	uint64_t busy_ns;          /* when a RESERVE got nothing last, and whose it was */
 	uint32_t busy_session;
+	/* lower tiers: engine_moves.c, engine_room.c */
+	uint32_t n_host;                                 /* host slots */
+	uint32_t n_moving[RADIX_N_TIERS][RADIX_N_TIERS]; /* moves under way, from, to */
+	uint32_t n_leaving[RADIX_N_TIERS]; /* of those down, the ones that make a slot free */
+	struct prefixd_pace pace[RADIX_N_TIERS][RADIX_N_TIERS];
+	struct radix_list line;          /* who waits for device slots: struct prefixd_waiter */
+	struct radix_list stirred;       /* the engine's, until the end of the step */
+	bool serving;                    /* the line is being served: nobody else begins to */
+	bool filling[RADIX_N_TIERS];     /* free slots fell below the low watermark */
+	bool idle[RADIX_N_TIERS];        /* no victim was found; until something changes */
+	uint32_t give_up[RADIX_N_TIERS]; /* victims that failed too often: drop that many */
+	uint64_t line_due_ns;            /* at most the earliest deadline in line */
+	uint64_t again_ns;               /* when to look again though nothing happens */
+	struct prefixd_failed failed[PREFIXD_N_FAILED]; /* moves down that failed, by entry */
+	struct radix_member corrupt[PREFIXD_N_CORRUPT]; /* wrong, and pinned still */
+	uint32_t n_corrupt;
+	/* engine_load.c */
+	struct radix_list loads; /* all of them, oldest first */
+	bool up_full;            /* a load found the window of moves up full */
+	bool loads_starve;       /* one found no slot */
 };
 
 /* One OPEN that waits for its pool. */
@@ -73,7 +105,8 @@ struct prefixd_namespace {
 	uint32_t refs; /* sessions that opened it, OPENs that wait, roots */
 	uint32_t n_sessions;
 	uint32_t n_roots;
-	uint64_t n_clears; /* how often it was flushed */
+	uint64_t n_clears; /* how often it was flushed or invalidated */
+	struct prefixd_epoch epoch;
 	struct prefixd_group *group;
 	uint8_t digest[32];
 	uint8_t family[32]; /* the same without the seed probe */
@@ -96,9 +129,12 @@ struct prefixd_root {
 	uint32_t index_root;
 	uint32_t tenant;
 	uint32_t n_leases;
+	uint32_t n_holds;          /* loads and seeks that pin something of it */
+	bool detached;             /* of an older epoch: nobody finds it, it goes with its pins */
 	uint32_t busy_depth;       /* first block that found no room; RADIX_NONE: none */
 	struct radix_list leaders; /* leases that compute, in the order in which they said so */
 	struct proto_id id;
+	uint8_t name[32]; /* across machines */
 	uint8_t salt_len;
 	uint8_t salt[];
 };
@@ -193,8 +229,10 @@ struct prefixd_lease {
 	struct prefixd_session *session; /* NULL in quarantine */
 	struct prefixd_group *group;
 	struct prefixd_root *root; /* NULL once ended */
-	struct radix_pin pin;      /* the path so far */
-	struct radix_pin donor;    /* the block whose leading tokens were offered */
+	struct radix_pin pin;      /* the path so far: it ends where device copies end */
+	struct radix_pin hold;     /* the deepest member found, while that is below the path */
+	bool held;
+	struct radix_pin donor; /* the block whose leading tokens were offered */
 	bool donor_held;
 	bool island;
 	uint8_t reason; /* why the last look ended */
@@ -207,6 +245,15 @@ struct prefixd_lease {
 	uint32_t n_device;  /* blocks found when first looked for */
 	uint32_t n_pending; /* blocks found later: another committed them meanwhile */
 	uint32_t n_looked;  /* leading kept keys that a look has missed */
+	/* lower tiers, engine_match.c: path positions as the last look told them */
+	uint32_t host_until;       /* blocks from n_path up to here lay in host memory */
+	uint32_t redis_until;      /* from there up to here in Redis */
+	uint32_t n_host;           /* blocks on the path that came up from host memory */
+	uint32_t n_redis;          /* from Redis */
+	uint32_t n_computed;       /* lay lower and were committed all the same */
+	uint32_t n_gone;           /* lay lower and left the index meanwhile */
+	uint8_t load_reason;       /* why the last load ended early; NONE: it did not */
+	struct prefixd_load *load; /* runs, or has ended and pins what it brought */
 	uint32_t tail_offer;
 	uint32_t tail_used;
 	uint32_t tail_last; /* of tail_used, the part in a block that is still not on the path */
@@ -239,6 +286,15 @@ struct prefixd_lease {
 	uint32_t wait_pos;   /* in the engine's heap */
 	uint32_t wait_until; /* path position up to which the leader is waited for */
 	uint8_t first_key[PROTO_DIGEST_MAX]; /* of an island: what EXTEND's parent grafts */
+	/* a RESERVE whose reply comes later */
+	struct prefixd_waiter room;
+	uint32_t room_asked; /* blocks, before any limit */
+	uint64_t room_seq;
+	bool room_waits; /* it was not answered at once */
+	bool room_keep;
+	struct proto_id room_op_id;
+	uint64_t room_body_hash[2];
+	bool hit_told; /* the index knows up to where this lease found what others stored */
 	/* whose slots these are, once the session is gone */
 	uint32_t uid, pid;
 	struct proto_id instance;
@@ -281,12 +337,36 @@ struct prefixd_engine {
 	struct prefixd_lease **waits; /* heap by wait_due_ns */
 	uint32_t n_waits, waits_cap;
 	uint64_t wait_serial;
+	/* lower tiers: engine_load.c, engine_seek.c */
+	struct radix_list loads_due;     /* loads by deadline_ns */
+	struct radix_list loads_stirred; /* to be looked at before the end of the step */
+	uint32_t n_loads;
+	struct radix_list seeks;    /* LOOKs under way, oldest first */
+	struct prefixd_seek *spent; /* answered in this step or before: its keys may be in use */
+	uint32_t n_seeks;
+	uint32_t next_seek;
+	uint64_t seek_ns; /* the token bucket: when the next LOOK was earned at the latest */
+	struct radix_member *members; /* scratch: who is to be named in this step */
+	uint32_t members_cap;
 
 	bool draining;
 	bool exited;
 	uint64_t drain_deadline_ns;
 	struct prefixd_counters counters;
 	struct prefixd_events events;
+
+	/* lower tiers: engine_moves.c, engine_room.c */
+	bool redis_up;
+	uint64_t redis_again_ns;    /* after an answer that it is not there: not before */
+	struct prefixd_move *moves; /* a move's id: its place, and how often that was used */
+	uint32_t moves_cap, free_move, n_moves;
+	struct radix_list stirred;   /* groups */
+	uint32_t room_left;          /* blocks that this step may still move or drop for room */
+	uint32_t n_later, later_cap; /* small frames that may have to be sent unasked: answers to
+					RESERVEs that wait, ends of loads */
+	uint32_t key_max;            /* longest key of any namespace */
+	uint8_t *keys_out;           /* keys of this step's moves */
+	size_t keys_out_cap, keys_out_len;
 
 	/* this step's output */
 	uint8_t *out;
