@@ -1,0 +1,64 @@
+/*
+ * redis_reply.h - replies of Redis out of a stream of bytes that nobody vouches for.
+ *
+ * hiredis' reader takes the protocol apart; around it lie the limits that it does not know of.
+ *
+ * What it guarantees.  Memory is bounded by what a reply may be, not by what it announces: a longer
+ * string is read past and reported by its length, anything else that grows beyond bounds, nests, or
+ * is no protocol at all ends the stream with -EPROTO.  A string is handed over where it lies in the
+ * reader's buffer; it is copied nowhere.
+ *
+ * What it relies on.  hiredis 0.14's reader hands a string over when the whole of it is there, and
+ * its state (what is being read, and the bytes not used yet) is public.
+ */
+#pragma once
+
+#include "radix/base.h"
+
+/* Elements of an array, and bytes of one of them, that are worth keeping. */
+#define PREFIXD_REPLY_PARTS    256u
+#define PREFIXD_REPLY_PART_LEN 100u
+
+enum prefixd_reply_kind {
+	PREFIXD_REPLY_STATUS,
+	PREFIXD_REPLY_ERROR,
+	PREFIXD_REPLY_INTEGER,
+	PREFIXD_REPLY_NIL,
+	PREFIXD_REPLY_STRING,
+	PREFIXD_REPLY_ARRAY,
+	PREFIXD_REPLY_OVERSIZED, /* a string longer than max_string; `integer`: its length */
+};
+
+struct prefixd_reply_part {
+	bool string; /* else nil, a number, or too long to be kept */
+	uint8_t len;
+	char text[PREFIXD_REPLY_PART_LEN];
+};
+
+struct prefixd_reply {
+	enum prefixd_reply_kind kind;
+	int64_t integer;
+	char *text; /* STATUS, ERROR, STRING: may be changed, valid during the call, no NUL */
+	size_t len;
+	const struct prefixd_reply_part *parts; /* ARRAY */
+	uint32_t n_parts;
+};
+
+struct prefixd_replies; /* opaque */
+
+/*
+ * `on_reply` is called once per reply, in order; false: this reply cannot be, end the stream.  It
+ * may not call into this reader.
+ */
+radix_nodiscard int prefixd_replies_new(struct prefixd_replies **ret_replies, size_t max_string,
+					bool (*on_reply)(void *ctx,
+							 const struct prefixd_reply *reply),
+					void *ctx);
+struct prefixd_replies *prefixd_replies_free(struct prefixd_replies *r);
+/*
+ * The next bytes of the stream.  Return: 0; -EPROTO or -ENOMEM, the stream is over then (every
+ * later call says -EPROTO).
+ */
+radix_nodiscard int prefixd_replies_feed(struct prefixd_replies *r, const void *bytes, size_t len);
+/* As new, for another connection.  Return: 0, -ENOMEM (feeding says -EPROTO until it succeeds). */
+radix_nodiscard int prefixd_replies_reset(struct prefixd_replies *r);
