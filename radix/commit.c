@@ -2,7 +2,8 @@
  * commit.c - a filled slot becomes a member.
  *
  *   1. Is the block there already, below the pin?  Then ours is a duplicate: it stays the owner's
- *      until given back, the pin goes on over the canonical one.
+ *      until given back, the pin goes on over the canonical one.  Or it becomes the device copy of a
+ *      member that had none.
  *   2. Digest mode: is the digest a member elsewhere?  An island that begins with it is hung here
  *      (a digest names its whole prefix, and the writer has just said what that is); anything else
  *      is a contradiction and is refused.
@@ -90,16 +91,50 @@ static bool find_next(const struct radix_index *ix, const struct radix_place *at
 	return true;
 }
 
-static int become_duplicate(struct radix_index *ix, struct radix_pin *pin,
-			    const struct radix_place *there, uint32_t slot, uint32_t *ret_slot,
-			    enum radix_commit_result *ret_result)
+/*
+ * A member of a lower tier was computed again.  Its copies there stay as a bonus, unless the
+ * checksums say that they are made of other bytes (the same tokens on another machine need not give
+ * the same bits): a copy that nobody could tell from a corrupt one is worth nothing.
+ */
+static void attach(struct radix_index *ix, const struct radix_place *there,
+		   const struct radix_block *block)
 {
-	*ret_slot = *radix_edge_ref(radix_node(ix, there->node), ix->roots[there->root].g,
-				    there->idx - 1);
-	*ret_result = RADIX_COMMIT_DUPLICATE;
-	radix_slots_set(&ix->slots, slot, RADIX_SLOT_OWN);
+	uint32_t i = there->idx - 1, entry = radix_entry_at(ix, there->node, i);
+	struct radix_entry *e = &ix->table.v[entry];
+	bool same = e->checksum_kind == block->checksum_kind &&
+		    memcmp(e->checksum, block->checksum, sizeof(e->checksum)) == 0;
+
+	radix_low_attach(ix, there->node, i, block->slot);
+	ix->attached_total++;
+	if (same)
+		return;
+	if (e->checksum_kind && block->checksum_kind)
+		radix_low_forget_copies(ix, entry);
+	e->checksum_kind = block->checksum_kind;
+	memcpy(e->checksum, block->checksum, sizeof(e->checksum));
+	e->check = radix_table_check(&ix->table, entry);
+}
+
+/* The block is there: ours is one too many, or the device copy that it had not. */
+static int become_member(struct radix_index *ix, struct radix_pin *pin,
+			 const struct radix_place *there, const struct radix_block *block,
+			 uint32_t *ret_slot, enum radix_commit_result *ret_result)
+{
+	uint32_t slot = radix_device_slot(ix, there->node, there->idx - 1);
+
+	if (slot == RADIX_NONE) {
+		if (!radix_low_can_attach(ix, there->node, there->idx - 1))
+			return RADIX_E_REFUSED;
+		attach(ix, there, block);
+		*ret_slot = block->slot;
+		*ret_result = RADIX_COMMIT_ATTACHED;
+	} else {
+		radix_slots_set(&ix->slots, block->slot, RADIX_SLOT_OWN);
+		ix->duplicate_total++;
+		*ret_slot = slot;
+		*ret_result = RADIX_COMMIT_DUPLICATE;
+	}
 	radix_pin_move(ix, pin, there);
-	ix->duplicate_total++;
 	return 0;
 }
 
@@ -137,7 +172,7 @@ static int find_elsewhere(struct radix_index *ix, const struct radix_pin *pin, c
 	} else if (pin->at.node == RADIX_NODE_NONE) {
 		root_island(ix, ix->where_node[entry]);
 	} else {
-		uint32_t before = radix_entry_at(ix, radix_node(ix, pin->at.node), pin->at.idx - 1);
+		uint32_t before = radix_entry_at(ix, pin->at.node, pin->at.idx - 1);
 
 		memcpy(parent, radix_table_key(&ix->table, before),
 		       ix->roots[pin->at.root].g.key_len);
@@ -175,8 +210,7 @@ static int prepare_edge(struct radix_index *ix, struct radix_pin *pin, uint32_t 
 			return 0;
 		}
 	}
-	if (radix_map_grow(&ix->children) < 0 ||
-	    radix_queue_reserve(&ix->queue, ix->nodes.n_live + 1) < 0)
+	if (radix_map_grow(&ix->children) < 0 || radix_low_reserve(ix) < 0)
 		return -ENOMEM;
 	*ret_node = radix_nodes_take(&ix->nodes, pin->at.root);
 	*ret_fresh = true;
@@ -187,7 +221,7 @@ static uint32_t entry_before(const struct radix_index *ix, const struct radix_pl
 {
 	if (!radix_place_is_edge(at) || !at->idx)
 		return RADIX_NONE;
-	return radix_entry_at(ix, radix_node(ix, at->node), at->idx - 1);
+	return radix_entry_at(ix, at->node, at->idx - 1);
 }
 
 /* Step 4. */
@@ -197,22 +231,29 @@ static void publish(struct radix_index *ix, struct radix_pin *pin, uint32_t node
 	struct radix_node *n = radix_node(ix, node);
 	struct radix_place to = pin->at;
 
-	ix->slots.entry[slot] = entry;
-	radix_slots_set(&ix->slots, slot, RADIX_SLOT_READY);
-	if (ix->roots[n->root].config.mode == RADIX_KEYS_DIGEST) {
+	if (slot != RADIX_NONE) {
+		ix->slots.entry[slot] = entry;
+		radix_slots_set(&ix->slots, slot, RADIX_SLOT_READY);
+	}
+	if (ix->roots[n->root].config.mode == RADIX_KEYS_DIGEST)
 		radix_map_put(&ix->digests, radix_digest_hash(ix, entry), entry);
+	if (ix->where_node) {
 		ix->where_node[entry] = node;
 		ix->where_idx[entry] = n->n_blocks - 1;
+	}
+	if (radix_has_tiers(ix)) {
+		ix->tier[radix_tier_of(&ix->table.v[entry])]++;
+		if (slot != RADIX_NONE)
+			radix_low_ends(ix, node, n->n_blocks, n->n_blocks);
 	}
 	if (fresh && pin->at.node == RADIX_NODE_ISLAND)
 		radix_island_link(ix, node);
 	else if (fresh)
 		radix_child_link(ix, node, pin->at.node, pin->at.root);
 	/* a leaf that grew is younger than the queue believes, which finds out by itself */
-	if (fresh)
+	if (fresh || radix_has_tiers(ix))
 		radix_leaf_queue(ix, node);
 	ix->roots[n->root].n_blocks++;
-	ix->stored_total++;
 	if (radix_unlikely(ix->log))
 		radix_log_stored(ix, entry, pin->at.depth);
 	to.node = node;
@@ -221,57 +262,36 @@ static void publish(struct radix_index *ix, struct radix_pin *pin, uint32_t node
 	radix_pin_move(ix, pin, &to);
 }
 
-int radix_commit(struct radix_index *ix, struct radix_pin *pin, uint32_t owner,
-		 const struct radix_block *block, uint64_t tick, uint32_t *ret_slot,
-		 enum radix_commit_result *ret_result)
+/*
+ * Steps 3 and 4: the block becomes a member behind the pin, where none is, and the pin moves onto
+ * it.  init->slot RADIX_NONE: it is in Redis only.  Return: 0, -ENOMEM (unchanged).
+ */
+int radix_append(struct radix_index *ix, struct radix_pin *pin, struct radix_entry_init *init,
+		 const struct radix_block *block, uint32_t *ret_entry)
 {
-	struct radix_root *root = &ix->roots[pin->at.root];
-	struct radix_entry_init init = {
-		.root = pin->at.root,
-		.ns = root->config.ns,
-		.tenant = root->config.tenant,
-		.slot = block->slot,
-		.tick = tick,
-	};
-	bool digest = root->config.mode == RADIX_KEYS_DIGEST, fresh;
-	struct radix_place there;
+	const struct radix_root *root = &ix->roots[pin->at.root];
 	uint32_t node, entry;
-	int r;
+	bool fresh;
+	int r = prepare_edge(ix, pin, &node, &fresh);
 
-	if (block->slot >= ix->slots.n || ix->slots.state[block->slot] != RADIX_SLOT_RESERVED ||
-	    ix->slots.owner[block->slot] != owner)
-		return RADIX_E_STATE;
-	if (find_next(ix, &pin->at, block->key, &there))
-		return become_duplicate(ix, pin, &there, block->slot, ret_slot, ret_result);
-	if (radix_place_is_edge(&pin->at) && !pin->at.idx) {
-		/* before an island's first block, and it is another one: that begins an island */
-		there = radix_place_island(pin->at.root);
-		radix_pin_move(ix, pin, &there);
-	}
-	if (digest) {
-		r = find_elsewhere(ix, pin, block->key, &there);
-		if (r)
-			return r;
-		if (radix_place_is_edge(&there))
-			return become_duplicate(ix, pin, &there, block->slot, ret_slot, ret_result);
-		if (radix_map_grow(&ix->digests) < 0)
-			return -ENOMEM;
-	}
-	r = prepare_edge(ix, pin, &node, &fresh);
 	if (r < 0)
 		return r;
-	init.parent = entry_before(ix, &pin->at);
-	entry = radix_table_add(&ix->table, &init, block, root->g.key_len);
+	init->root = pin->at.root;
+	init->ns = root->config.ns;
+	init->tenant = root->config.tenant;
+	init->parent = entry_before(ix, &pin->at);
+	entry = radix_table_add(&ix->table, init, block, root->g.key_len);
 	if (entry == RADIX_NONE)
 		goto no_entry;
-	if (radix_edge_append(&ix->slab, radix_node(ix, node), root->g, block->key, block->slot,
-			      tick) < 0)
+	if (radix_edge_append(&ix->slab, radix_node(ix, node), root->g, block->key,
+			      init->slot == RADIX_NONE ? entry : init->slot, init->tick) < 0)
 		goto no_edge;
 	if (fresh && cut_at_pin(ix, pin) < 0)
 		goto no_edge;
-	publish(ix, pin, node, fresh, entry, block->slot);
-	*ret_slot = block->slot;
-	*ret_result = RADIX_COMMIT_STORED;
+	if (init->tick > ix->now)
+		ix->now = init->tick;
+	publish(ix, pin, node, fresh, entry, init->slot);
+	*ret_entry = entry;
 	return 0;
 no_edge:
 	radix_table_remove(&ix->table, entry);
@@ -281,6 +301,46 @@ no_entry:
 		radix_nodes_give(&ix->nodes, node);
 	}
 	return -ENOMEM;
+}
+
+int radix_commit(struct radix_index *ix, struct radix_pin *pin, uint32_t owner,
+		 const struct radix_block *block, uint64_t tick, uint32_t *ret_slot,
+		 enum radix_commit_result *ret_result)
+{
+	struct radix_entry_init init = { .slot = block->slot, .tick = tick };
+	struct radix_place there;
+	uint32_t entry;
+	int r;
+
+	if (block->slot >= ix->slots.n || ix->slots.state[block->slot] != RADIX_SLOT_RESERVED ||
+	    ix->slots.owner[block->slot] != owner)
+		return RADIX_E_STATE;
+	if (radix_place_is_edge(&pin->at) && pin->at.idx &&
+	    radix_device_slot(ix, pin->at.node, pin->at.idx - 1) == RADIX_NONE)
+		return RADIX_E_REFUSED;
+	if (find_next(ix, &pin->at, block->key, &there))
+		return become_member(ix, pin, &there, block, ret_slot, ret_result);
+	if (radix_place_is_edge(&pin->at) && !pin->at.idx) {
+		/* before an island's first block, and it is another one: that begins an island */
+		there = radix_place_island(pin->at.root);
+		radix_pin_move(ix, pin, &there);
+	}
+	if (ix->roots[pin->at.root].config.mode == RADIX_KEYS_DIGEST) {
+		r = find_elsewhere(ix, pin, block->key, &there);
+		if (r)
+			return r;
+		if (radix_place_is_edge(&there))
+			return become_member(ix, pin, &there, block, ret_slot, ret_result);
+		if (radix_map_grow(&ix->digests) < 0)
+			return -ENOMEM;
+	}
+	r = radix_append(ix, pin, &init, block, &entry);
+	if (r < 0)
+		return r;
+	ix->stored_total++;
+	*ret_slot = block->slot;
+	*ret_result = RADIX_COMMIT_STORED;
+	return 0;
 }
 
 /* ---- islands --------------------------------------------------------------------------------- */
@@ -320,7 +380,7 @@ int radix_graft(struct radix_index *ix, uint32_t root, const void *parent, const
 	node = ix->where_node[parent_entry];
 	if (hangs_below(ix, node, island))
 		return RADIX_E_CIRCLE;
-	if (ix->table.v[parent_entry].slot == RADIX_NONE)
+	if (radix_tier_of(&ix->table.v[parent_entry]) > radix_tier_of(&ix->table.v[child_entry]))
 		return RADIX_E_REFUSED;
 	if (ix->where_idx[parent_entry] + 1 < radix_node(ix, node)->n_blocks) {
 		if (radix_split(ix, node, ix->where_idx[parent_entry] + 1, &upper) < 0)
@@ -330,6 +390,8 @@ int radix_graft(struct radix_index *ix, uint32_t root, const void *parent, const
 	radix_child_unlink(ix, island);
 	n->flags = (uint8_t)(n->flags & ~RADIX_NODE_F_ISLAND);
 	radix_child_link(ix, island, node, root);
+	if (radix_has_tiers(ix))
+		radix_low_hold(ix, island, radix_low_pins(ix, island), true);
 	radix_table_reparent(&ix->table, child_entry, parent_entry);
 	/* a pin before the island's first block now stands behind its parent's last */
 	for (struct radix_list *it = n->pins.next, *next = it->next; it != &n->pins;

@@ -17,10 +17,37 @@ static void indent(struct radix_text *t, uint32_t level)
 		radix_text(t, i + 1 < level ? "|  " : "+--");
 }
 
-static void edge_line(const struct radix_index *ix, const struct radix_node *n, uint32_t level,
+/* Where its copies are: slots, or how many blocks have their highest copy in which tier. */
+static void copies(const struct radix_index *ix, uint32_t node, struct radix_text *t)
+{
+	const struct radix_node *n = radix_node(ix, node);
+	uint32_t device = n->n_blocks;
+
+	if (radix_has_tiers(ix)) {
+		const struct radix_low *low = radix_low(ix, node);
+
+		device = low->end[RADIX_TIER_DEVICE];
+		if (low->end[RADIX_TIER_HOST] > device) {
+			radix_text(t, ", host ");
+			radix_text_u64(t, low->end[RADIX_TIER_HOST] - device);
+		}
+		if (n->n_blocks > low->end[RADIX_TIER_HOST]) {
+			radix_text(t, ", redis ");
+			radix_text_u64(t, n->n_blocks - low->end[RADIX_TIER_HOST]);
+		}
+	}
+	if (!device)
+		return;
+	radix_text(t, ", slots ");
+	radix_text_u64(t, radix_device_slot(ix, node, 0));
+	radix_text(t, "..");
+	radix_text_u64(t, radix_device_slot(ix, node, device - 1));
+}
+
+static void edge_line(const struct radix_index *ix, uint32_t node, uint32_t level,
 		      struct radix_text *t)
 {
-	struct radix_geometry g = ix->roots[n->root].g;
+	const struct radix_node *n = radix_node(ix, node);
 	const struct radix_list *it;
 	uint32_t run, pins = 0;
 
@@ -29,10 +56,8 @@ static void edge_line(const struct radix_index *ix, const struct radix_node *n, 
 	indent(t, level);
 	radix_text(t, n->flags & RADIX_NODE_F_ISLAND ? "island " : "edge ");
 	radix_text_u64(t, n->n_blocks);
-	radix_text(t, " blocks, slots ");
-	radix_text_u64(t, *radix_edge_ref(n, g, 0));
-	radix_text(t, "..");
-	radix_text_u64(t, *radix_edge_ref(n, g, n->n_blocks - 1));
+	radix_text(t, " blocks");
+	copies(ix, node, t);
 	if (n->n_child) {
 		radix_text(t, ", children ");
 		radix_text_u64(t, n->n_child);
@@ -77,7 +102,7 @@ static bool dump_list(struct dump *d, uint32_t first)
 		char buffer[320];
 		struct radix_text t = { .p = buffer, .cap = sizeof(buffer) };
 
-		edge_line(d->ix, n, level, &t);
+		edge_line(d->ix, node, level, &t);
 		if (!say(d, buffer))
 			return false;
 		if (n->first_child != RADIX_NONE) {

@@ -249,17 +249,22 @@ uint64_t radix_edge_tail_tick(const struct radix_slab *slab, const struct radix_
 uint64_t radix_edge_tick_at(const struct radix_slab *slab, const struct radix_node *n, uint32_t i)
 {
 	const struct radix_step *s = steps_of(slab, n);
-	uint32_t k = 0;
+	uint32_t k = 0, end = n->n_steps - 1; /* it is one of k..end */
 
-	while (s[k].end <= i)
-		k++;
+	while (k < end) {
+		uint32_t middle = k + (end - k) / 2;
+
+		if (s[middle].end > i)
+			end = middle;
+		else
+			k = middle + 1;
+	}
 	return s[k].tick;
 }
 
 /* ---- blocks ---------------------------------------------------------------------------------- */
 
-/* Place `at` of a segment, the last one in use, gets a slot; places behind it are forgotten
- * ones. */
+/* Place `at` of a segment gets another number. */
 static void seg_set(struct radix_seg *seg, uint32_t at, uint32_t ref)
 {
 	seg->refs[at] = ref;
@@ -267,6 +272,13 @@ static void seg_set(struct radix_seg *seg, uint32_t at, uint32_t ref)
 		seg->run = at;
 	if (seg->run == at && (at == 0 || ref == seg->refs[0] + at))
 		seg->run = at + 1;
+}
+
+void radix_edge_set_ref(const struct radix_node *n, struct radix_geometry g, uint32_t i,
+			uint32_t ref)
+{
+	i += n->off;
+	seg_set(n->segs[i >> g.seg_shift], i & ((1u << g.seg_shift) - 1), ref);
 }
 
 int radix_edge_append(struct radix_slab *slab, struct radix_node *n, struct radix_geometry g,

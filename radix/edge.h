@@ -12,8 +12,8 @@
  *     | steps ... |         the first one of a short edge holds 1, 2, 4, ... blocks only
  *     +-----------+
  *
- * refs[i] is the device slot of block i; its block table entry is found through the slot.  Keys are
- * the raw bytes, one behind another, so that comparing a prompt is one streaming memcmp per
+ * refs[i] is the device slot of block i, and its block table entry is found through the slot; of a
+ * block without device copy it is the entry (radix/low.h says where those begin).  Keys are the raw bytes, one behind another, so that comparing a prompt is one streaming memcmp per
  * segment. An edge that was cut off another one's lower end begins `off` places inside its first
  * segment: cutting moves whole segments and copies at most one.
  *
@@ -111,6 +111,9 @@ void radix_edge_init(struct radix_node *n, uint32_t root);
 /* Give back everything the edge owns (not its blocks' slots). */
 void radix_edge_clear(struct radix_slab *slab, struct radix_node *n, struct radix_geometry g);
 
+/* Another number for block i. */
+void radix_edge_set_ref(const struct radix_node *n, struct radix_geometry g, uint32_t i,
+			uint32_t ref);
 /* Append one block used at `tick`.  Return: 0, -ENOMEM (unchanged). */
 radix_nodiscard int radix_edge_append(struct radix_slab *slab, struct radix_node *n,
 				      struct radix_geometry g, const void *key, uint32_t ref,

@@ -25,13 +25,43 @@ const char *radix_remove_reason_to_string(enum radix_remove_reason r)
 	return (unsigned)r < radix_array_size(names) ? names[r] : "?";
 }
 
+static int where_reserve(struct radix_index *ix)
+{
+	size_t size = ix->table.n * sizeof(uint32_t);
+
+	if (!ix->where_node)
+		ix->where_node = radix_take(ix->alloc, size);
+	if (!ix->where_idx)
+		ix->where_idx = radix_take(ix->alloc, size);
+	return ix->where_node && ix->where_idx ? 0 : -ENOMEM;
+}
+
+/* What only an index with lower tiers has. */
+static int tiers_init(struct radix_index *ix, const struct radix_index_config *config)
+{
+	ix->redis = config->redis;
+	ix->redis_budget = config->n_entries - config->n_slots - config->n_host;
+	if (!config->n_host && !config->redis)
+		return 0;
+	ix->nodes.tiers = true;
+	if (where_reserve(ix) < 0 || radix_slots_count_reads(&ix->slots) < 0)
+		return -ENOMEM;
+	if (!config->n_host)
+		return 0;
+	if (radix_slots_init(&ix->host, ix->alloc, config->n_host, NULL) < 0 ||
+	    radix_slots_count_reads(&ix->host) < 0 ||
+	    radix_bonus_init(&ix->bonus, ix->alloc, config->n_host) < 0)
+		return -ENOMEM;
+	return 0;
+}
+
 int radix_index_new(struct radix_index **ret_ix, const struct radix_index_config *config)
 {
 	const struct radix_alloc *alloc = config->alloc;
 	struct radix_index *ix;
 
-	if (!config->n_slots || config->n_entries < config->n_slots ||
-	    config->n_slots >= RADIX_NODE_ISLAND)
+	if (!config->n_slots || config->n_slots >= RADIX_NODE_ISLAND ||
+	    config->n_entries < (uint64_t)config->n_slots + config->n_host)
 		return -EINVAL;
 	ix = radix_take(alloc, sizeof(*ix));
 	if (!ix)
@@ -40,6 +70,8 @@ int radix_index_new(struct radix_index **ret_ix, const struct radix_index_config
 		.alloc = alloc,
 		.secret = { config->secret[0], config->secret[1] },
 		.queue = { .alloc = alloc },
+		.lower = { { .alloc = alloc, .tier = RADIX_TIER_HOST },
+			   { .alloc = alloc, .tier = RADIX_TIER_REDIS } },
 		.free_root = RADIX_NONE,
 		.reap_root = RADIX_NONE,
 	};
@@ -47,7 +79,8 @@ int radix_index_new(struct radix_index **ret_ix, const struct radix_index_config
 	radix_nodes_init(&ix->nodes, alloc);
 	if (radix_slots_init(&ix->slots, alloc, config->n_slots, config->generations) < 0 ||
 	    radix_table_init(&ix->table, alloc, config->n_entries) < 0 ||
-	    radix_map_init(&ix->children, alloc, config->n_entries / 4) < 0) {
+	    radix_map_init(&ix->children, alloc, config->n_entries / 4) < 0 ||
+	    tiers_init(ix, config) < 0) {
 		radix_index_free(ix);
 		return -ENOMEM;
 	}
@@ -66,6 +99,10 @@ struct radix_index *radix_index_free(struct radix_index *ix)
 	radix_map_deinit(&ix->children);
 	radix_map_deinit(&ix->digests);
 	radix_queue_deinit(&ix->queue);
+	radix_queue_deinit(&ix->lower[0]);
+	radix_queue_deinit(&ix->lower[1]);
+	radix_slots_deinit(&ix->host);
+	radix_bonus_deinit(&ix->bonus);
 	radix_nodes_deinit(&ix->nodes);
 	radix_slab_deinit(&ix->slab);
 	radix_give(ix->alloc, ix->roots, ix->cap_roots * sizeof(*ix->roots));
@@ -96,13 +133,7 @@ static int roots_reserve(struct radix_index *ix)
 /* What only digest mode needs, with the first root of that mode. */
 static int digests_reserve(struct radix_index *ix)
 {
-	size_t size = ix->table.n * sizeof(uint32_t);
-
-	if (!ix->where_node)
-		ix->where_node = radix_take(ix->alloc, size);
-	if (!ix->where_idx)
-		ix->where_idx = radix_take(ix->alloc, size);
-	if (!ix->where_node || !ix->where_idx)
+	if (where_reserve(ix) < 0)
 		return -ENOMEM;
 	if (!ix->digests.slots)
 		return radix_map_init(&ix->digests, ix->alloc, (uint64_t)ix->table.n * 2);
@@ -208,7 +239,7 @@ uint64_t radix_root_n_blocks(const struct radix_index *ix, uint32_t root)
 
 /* ---- slots ----------------------------------------------------------------------------------- */
 
-static uint32_t evict(struct radix_index *ix, uint32_t want, enum radix_remove_reason reason)
+uint32_t radix_leaves_evict(struct radix_index *ix, uint32_t want, enum radix_remove_reason reason)
 {
 	uint32_t done = 0;
 
@@ -262,8 +293,11 @@ void radix_reserve(struct radix_index *ix, uint32_t owner, uint32_t want, struct
 	uint64_t free = ix->slots.count[RADIX_SLOT_FREE];
 	uint32_t granted = 0;
 
-	if (free < want)
-		evict(ix, want - (uint32_t)free, RADIX_REMOVE_CAPACITY);
+	if (free < want) {
+		struct radix_room room;
+
+		radix_make_room(ix, RADIX_TIER_DEVICE, want - (uint32_t)free, 0, NULL, 0, &room);
+	}
 	while (granted < want) {
 		uint32_t slot = radix_slots_take(&ix->slots, owner);
 
@@ -298,6 +332,8 @@ int radix_quarantine_end(struct radix_index *ix, uint32_t slot)
 {
 	if (slot >= ix->slots.n || ix->slots.state[slot] != RADIX_SLOT_QUARANTINED)
 		return RADIX_E_STATE;
+	if (ix->slots.reads && ix->slots.reads[slot])
+		return RADIX_E_STATE; /* a member's that went; the end of the move frees it */
 	radix_slots_free(&ix->slots, slot);
 	return 0;
 }
@@ -321,7 +357,8 @@ enum radix_slot_state radix_slot_state(const struct radix_index *ix, uint32_t sl
 
 uint32_t radix_evict(struct radix_index *ix, uint32_t n, enum radix_remove_reason reason)
 {
-	return evict(ix, n, reason);
+	return radix_has_tiers(ix) ? radix_tiers_evict(ix, n, reason)
+				   : radix_leaves_evict(ix, n, reason);
 }
 
 /* Children before their edge, by a mark instead of a stack; a finished edge may be gone. */
@@ -371,6 +408,8 @@ void radix_index_stats(const struct radix_index *ix, struct radix_stats *ret_sta
 		.removed_total = ix->removed_total,
 		.stored_total = ix->stored_total,
 		.duplicate_total = ix->duplicate_total,
+		.attached_total = ix->attached_total,
+		.found_total = ix->found_total,
 		.n_blocks = ix->table.n_ready,
 		.n_nodes = ix->nodes.n_live,
 		.n_roots = ix->live_roots,
@@ -384,14 +423,30 @@ void radix_index_stats(const struct radix_index *ix, struct radix_stats *ret_sta
 
 	memcpy(s.slots, ix->slots.count, sizeof(s.slots));
 	memcpy(s.removed, ix->removed, sizeof(s.removed));
+	if (radix_has_tiers(ix)) {
+		s.n_host = ix->host.n;
+		s.n_bonus = ix->bonus.count;
+		memcpy(s.tier, ix->tier, sizeof(s.tier));
+		memcpy(s.host, ix->host.count, sizeof(s.host));
+		memcpy(s.moved, ix->moved, sizeof(s.moved));
+		memcpy(s.removed_from, ix->removed_from, sizeof(s.removed_from));
+	} else {
+		s.tier[RADIX_TIER_DEVICE] = ix->table.n_ready;
+		memcpy(s.removed_from[RADIX_TIER_DEVICE], ix->removed, sizeof(s.removed));
+	}
 	/* edges hold a second copy of each key, which is not counted here */
 	s.index_bytes = (tree > s.key_bytes ? tree - s.key_bytes : 0) +
 			(uint64_t)ix->nodes.n_live * sizeof(struct radix_node) +
 			(ix->children.mask + 1) * sizeof(uint64_t) +
 			(uint64_t)ix->queue.cap * sizeof(struct radix_queue_item);
+	if (radix_has_tiers(ix))
+		s.index_bytes += (uint64_t)ix->nodes.n_live * sizeof(struct radix_low) +
+				 ((uint64_t)ix->lower[0].cap + ix->lower[1].cap) *
+					 sizeof(struct radix_queue_item);
 	if (ix->digests.slots)
-		s.index_bytes += (ix->digests.mask + 1) * sizeof(uint64_t) +
-				 (uint64_t)ix->table.n * 2 * sizeof(uint32_t);
+		s.index_bytes += (ix->digests.mask + 1) * sizeof(uint64_t);
+	if (ix->where_node)
+		s.index_bytes += (uint64_t)ix->table.n * 2 * sizeof(uint32_t);
 	for (uint32_t i = 0; i < ix->n_roots; i++)
 		s.n_islands += ix->roots[i].live ? ix->roots[i].n_islands : 0;
 	*ret_stats = s;

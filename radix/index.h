@@ -300,7 +300,9 @@ struct radix_stats {
 	uint64_t removed_total;
 	uint64_t stored_total;
 	uint64_t duplicate_total;
-	uint64_t n_blocks; /* members */
+	uint64_t attached_total; /* commits that gave a member its device copy */
+	uint64_t found_total;    /* members that Redis was found to hold; the rest were stored */
+	uint64_t n_blocks;       /* members */
 	uint64_t n_nodes;
 	uint64_t n_roots;
 	uint64_t n_islands;

@@ -3,10 +3,12 @@
  */
 #pragma once
 
+#include "radix/bonus.h"
 #include "radix/edge.h"
 #include "radix/hash.h"
 #include "radix/index.h"
 #include "radix/log.h"
+#include "radix/low.h"
 #include "radix/map.h"
 #include "radix/nodes.h"
 #include "radix/queue.h"
@@ -35,11 +37,23 @@ struct radix_index {
 	struct radix_table table;
 	struct radix_slab slab; /* segments, directories, steps */
 	struct radix_nodes nodes;
-	struct radix_map children; /* chain value -> edge */
-	struct radix_queue queue;
+	struct radix_map children;   /* chain value -> edge */
+	struct radix_queue queue;    /* leaves of the device tier */
+	struct radix_queue lower[2]; /* of the host tier, of Redis */
+	/* lower tiers, radix/tiers.h; there are some when nodes.tiers says so */
+	struct radix_slots host; /* n = 0: no host tier */
+	struct radix_bonus bonus;
+	bool redis;
+	uint64_t redis_budget; /* members that may be in Redis only */
+	uint64_t now;          /* the latest tick that was told */
+	uint64_t tier[RADIX_N_TIERS];
+	uint64_t moved[RADIX_N_TIERS][RADIX_N_TIERS];
+	uint64_t removed_from[RADIX_N_TIERS][RADIX_REMOVE_N_REASONS];
+	uint64_t found_total; /* members that Redis was found to hold */
+	uint64_t attached_total;
 	/* digest mode, made with the first such root */
 	struct radix_map digests; /* (root, digest) -> entry */
-	uint32_t *where_node;     /* [n_entries] */
+	uint32_t *where_node;     /* [n_entries]; with lower tiers from the start */
 	uint32_t *where_idx;
 	struct radix_root *roots;
 	uint32_t n_roots; /* numbers in use below */
@@ -70,6 +84,40 @@ struct radix_branch {
 static inline struct radix_node *radix_node(const struct radix_index *ix, uint32_t i)
 {
 	return radix_node_at(&ix->nodes, i);
+}
+
+static inline bool radix_has_tiers(const struct radix_index *ix)
+{
+	return radix_unlikely(ix->nodes.tiers);
+}
+
+static inline struct radix_low *radix_low(const struct radix_index *ix, uint32_t i)
+{
+	return radix_low_at(&ix->nodes, i);
+}
+
+static inline struct radix_queue *radix_queue_of(struct radix_index *ix, enum radix_tier t)
+{
+	return t == RADIX_TIER_DEVICE ? &ix->queue : &ix->lower[t - 1];
+}
+
+/* Slots of DEVICE or HOST. */
+static inline struct radix_slots *radix_slots_of(struct radix_index *ix, enum radix_tier t)
+{
+	return t == RADIX_TIER_DEVICE ? &ix->slots : &ix->host;
+}
+
+static inline uint32_t radix_slot_in(const struct radix_entry *e, enum radix_tier t)
+{
+	return t == RADIX_TIER_DEVICE ? e->slot : e->host_slot;
+}
+
+/* Highest copy of a member. */
+static inline enum radix_tier radix_tier_of(const struct radix_entry *e)
+{
+	if (e->slot != RADIX_NONE)
+		return RADIX_TIER_DEVICE;
+	return e->host_slot != RADIX_NONE ? RADIX_TIER_HOST : RADIX_TIER_REDIS;
 }
 
 static inline bool radix_place_is_edge(const struct radix_place *p)
@@ -122,14 +170,45 @@ uint32_t radix_pinned_to(const struct radix_node *n);
 /* Queue a leaf that is not queued. */
 void radix_leaf_queue(struct radix_index *ix, uint32_t node);
 /* Entry of block i of an edge. */
-static inline uint32_t radix_entry_at(const struct radix_index *ix, const struct radix_node *n,
-				      uint32_t i)
+static inline uint32_t radix_entry_at(const struct radix_index *ix, uint32_t node, uint32_t i)
 {
-	return ix->slots.entry[*radix_edge_ref(n, ix->roots[n->root].g, i)];
+	const struct radix_node *n = radix_node(ix, node);
+	uint32_t ref = *radix_edge_ref(n, ix->roots[n->root].g, i);
+
+	if (radix_has_tiers(ix) && i >= radix_low(ix, node)->end[RADIX_TIER_DEVICE])
+		return ref;
+	return ix->slots.entry[ref];
 }
+/* Device slot of block i of an edge; RADIX_NONE when it has none. */
+static inline uint32_t radix_device_slot(const struct radix_index *ix, uint32_t node, uint32_t i)
+{
+	const struct radix_node *n = radix_node(ix, node);
+
+	if (radix_has_tiers(ix) && i >= radix_low(ix, node)->end[RADIX_TIER_DEVICE])
+		return RADIX_NONE;
+	return *radix_edge_ref(n, ix->roots[n->root].g, i);
+}
+/* The entry of a member by number; NULL: stale. */
+struct radix_entry *radix_member(const struct radix_index *ix, struct radix_member block);
+/* A block becomes a member behind the pin: see commit.c.  Return: 0, -ENOMEM. */
+radix_nodiscard int radix_append(struct radix_index *ix, struct radix_pin *pin,
+				 struct radix_entry_init *init, const struct radix_block *block,
+				 uint32_t *ret_entry);
+/*
+ * Removes the blocks of `node` from `idx` on and all that hangs below them; pins there move up to
+ * the last block that stays.  The edge goes with its first block.  Returns the members that went.
+ */
+uint32_t radix_branch_remove(struct radix_index *ix, uint32_t node, uint32_t idx,
+			     enum radix_remove_reason reason);
+/* Without lower tiers: takes up to n coldest unpinned leaf blocks. */
+uint32_t radix_leaves_evict(struct radix_index *ix, uint32_t want, enum radix_remove_reason reason);
+/* With them: takes up to n coldest members, highest tier first, with what hangs below them. */
+uint32_t radix_tiers_evict(struct radix_index *ix, uint32_t n, enum radix_remove_reason reason);
 
 /* Records in ix->log, which must be there. */
 void radix_log_stored(const struct radix_index *ix, uint32_t entry, uint32_t position);
+/* Its highest copy was in `from`. */
+void radix_log_moved(const struct radix_index *ix, uint32_t entry, enum radix_tier from);
 void radix_log_removed(const struct radix_index *ix, uint32_t entry,
 		       enum radix_remove_reason reason);
 

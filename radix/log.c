@@ -34,6 +34,7 @@ static struct radix_change *record(const struct radix_index *ix, struct radix_lo
 	c->position = RADIX_NONE;
 	c->n_tokens = e->n_tokens;
 	c->slot = e->slot;
+	c->tier = (uint8_t)radix_tier_of(e);
 	memcpy(c->root, root->config.name, sizeof(c->root));
 	c->id_len = name_of(ix, entry, root->config.mode == RADIX_KEYS_DIGEST, tag, c->id);
 	return c;
@@ -64,6 +65,11 @@ void radix_log_removed(const struct radix_index *ix, uint32_t entry,
 	record(ix, ix->log, ix->log_tag, RADIX_CHANGE_REMOVED, entry)->reason = (uint8_t)reason;
 }
 
+void radix_log_moved(const struct radix_index *ix, uint32_t entry, enum radix_tier from)
+{
+	record(ix, ix->log, ix->log_tag, RADIX_CHANGE_MOVED, entry)->from_tier = (uint8_t)from;
+}
+
 void radix_index_log(struct radix_index *ix, struct radix_log *log, uint32_t tag)
 {
 	ix->log = log;
@@ -80,7 +86,7 @@ static void members_below(const struct radix_index *ix, uint32_t first, struct r
 		const struct radix_node *n = radix_node(ix, node);
 
 		for (uint32_t i = 0; i < n->n_blocks; i++)
-			stored(ix, log, tag, radix_entry_at(ix, n, i), depth + i);
+			stored(ix, log, tag, radix_entry_at(ix, node, i), depth + i);
 		if (n->first_child != RADIX_NONE) {
 			depth += n->n_blocks;
 			node = n->first_child;

@@ -15,6 +15,7 @@
 enum radix_change_kind {
 	RADIX_CHANGE_STORED = 1, /* a block became a member */
 	RADIX_CHANGE_REMOVED = 2,
+	RADIX_CHANGE_MOVED = 3,   /* its highest copy is in another tier now */
 	RADIX_CHANGE_CLEARED = 4, /* a caller's own: no index writes it */
 };
 
@@ -27,6 +28,8 @@ struct radix_change {
 	uint8_t reason; /* enum radix_remove_reason */
 	uint8_t id_len;
 	uint8_t parent_len; /* 0: the block begins a prompt or an island */
+	uint8_t tier;       /* enum radix_tier of the highest copy; REMOVED: of the last */
+	uint8_t from_tier;  /* MOVED: it was there before */
 	uint32_t ns, tenant;
 	uint32_t position; /* blocks before it in its prompt; RADIX_NONE: removed, or a digest's */
 	uint32_t n_tokens;

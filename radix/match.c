@@ -34,6 +34,9 @@ struct walk {
 	uint32_t done;
 	struct radix_runs *runs;
 	struct ahead ahead;
+	/* with lower tiers */
+	struct radix_place device_end;
+	uint32_t n_device, n_host;
 };
 
 static const uint8_t *key_at(const struct walk *w, uint32_t i)
@@ -128,12 +131,15 @@ static void prefetch_segment(const struct radix_node *n, uint32_t i, struct radi
 		__builtin_prefetch((const void *)(p + line * 64));
 }
 
-/* Compare keys[done..] with the edge from block idx on; returns the blocks that agree. */
-static uint32_t walk_edge(struct walk *w, const struct radix_node *n, uint32_t idx)
+/*
+ * Compare `want` keys from number `at` on with the edge from block idx on; returns the blocks that
+ * agree, as many as fit into `runs`.
+ */
+static uint32_t walk_blocks(const struct walk *w, const struct radix_node *n, uint32_t idx,
+			    uint32_t at, uint32_t want, struct radix_runs *runs)
 {
 	struct radix_geometry g = w->root->g;
 	uint32_t per_seg = 1u << g.seg_shift, matched = 0;
-	uint32_t want = radix_min_u32(n->n_blocks - idx, w->n_keys - w->done);
 
 	while (matched < want) {
 		uint32_t place = idx + matched + n->off;
@@ -143,18 +149,52 @@ static uint32_t walk_edge(struct walk *w, const struct radix_node *n, uint32_t i
 
 		prefetch_segment(n, (place >> g.seg_shift) + 1, g);
 		same = same_blocks(radix_seg_keys(seg) + (size_t)in_seg * g.key_len,
-				   key_at(w, w->done + matched), m, g.key_len);
-		if (!w->runs || !same)
+				   key_at(w, at + matched), m, g.key_len);
+		if (!runs || !same)
 			fit = same;
 		else if (in_seg + same <= seg->run)
-			fit = runs_add_run(w->runs, seg->refs[0] + in_seg, same);
+			fit = runs_add_run(runs, seg->refs[0] + in_seg, same);
 		else
-			fit = runs_add(w->runs, seg->refs + in_seg, same);
+			fit = runs_add(runs, seg->refs + in_seg, same);
 		matched += fit;
 		if (fit < m)
 			break;
 	}
 	return matched;
+}
+
+/* Blocks behind the device copies have no slots to collect. */
+static uint32_t walk_tiers(struct walk *w, uint32_t node, const struct radix_node *n, uint32_t idx,
+			   uint32_t want)
+{
+	const struct radix_low *low = radix_low(w->ix, node);
+	uint32_t m = 0, device = 0, rest, host;
+
+	if (idx < low->end[RADIX_TIER_DEVICE])
+		device = radix_min_u32(want, low->end[RADIX_TIER_DEVICE] - idx);
+	if (device) {
+		m = walk_blocks(w, n, idx, w->done, device, w->runs);
+		w->n_device += m;
+		w->device_end.node = node;
+		w->device_end.idx = idx + m;
+	}
+	if (m < device || m == want)
+		return m;
+	idx += m;
+	rest = walk_blocks(w, n, idx, w->done + m, want - m, NULL);
+	host = low->end[RADIX_TIER_HOST] > idx ? low->end[RADIX_TIER_HOST] - idx : 0;
+	w->n_host += radix_min_u32(rest, host);
+	return m + rest;
+}
+
+/* Compare keys[done..] with the edge from block idx on; returns the blocks that agree. */
+static uint32_t walk_edge(struct walk *w, uint32_t node, const struct radix_node *n, uint32_t idx)
+{
+	uint32_t want = radix_min_u32(n->n_blocks - idx, w->n_keys - w->done);
+
+	if (radix_has_tiers(w->ix))
+		return walk_tiers(w, node, n, idx, want);
+	return walk_blocks(w, n, idx, w->done, want, w->runs);
 }
 
 /*
@@ -183,6 +223,8 @@ static void look_ahead(struct walk *w, uint64_t chain)
 			continue;
 		}
 		__builtin_prefetch(radix_node(w->ix, nodes[i]));
+		if (radix_has_tiers(w->ix))
+			__builtin_prefetch(radix_low(w->ix, nodes[i]));
 	}
 	for (uint32_t i = 0; i < a->n; i++) {
 		if (nodes[i] == RADIX_NONE)
@@ -279,7 +321,7 @@ static void walk_on(struct walk *w, struct radix_place *p)
 
 		if (radix_place_is_edge(p) && p->idx < radix_node(w->ix, p->node)->n_blocks) {
 			n = radix_node(w->ix, p->node);
-			m = walk_edge(w, n, p->idx);
+			m = walk_edge(w, p->node, n, p->idx);
 			w->ahead.n_short = n->n_blocks < SHORT_EDGE ? w->ahead.n_short + 1 : 0;
 			w->done += m;
 			p->idx += m;
@@ -294,7 +336,7 @@ static void walk_on(struct walk *w, struct radix_place *p)
 		if (child == RADIX_NONE)
 			return;
 		n = radix_node(w->ix, child);
-		m = walk_edge(w, n, 0);
+		m = walk_edge(w, child, n, 0);
 		if (!m) /* no room for its first slot */
 			return;
 		w->ahead.n_short = n->n_blocks < SHORT_EDGE ? w->ahead.n_short + 1 : 0;
@@ -315,6 +357,7 @@ void radix_match(const struct radix_index *ix, const struct radix_place *from, c
 		.keys = keys,
 		.n_keys = n_keys,
 		.runs = runs,
+		.device_end = *from,
 	};
 	struct radix_place p = *from;
 	bool below = false;
@@ -335,4 +378,10 @@ void radix_match(const struct radix_index *ix, const struct radix_place *from, c
 		.n_device = w.done,
 		.diverged = below && w.done < n_keys && !(runs && runs->full),
 	};
+	if (radix_has_tiers(ix)) {
+		w.device_end.depth = from->depth + w.n_device;
+		ret_match->device_end = w.device_end;
+		ret_match->n_device = w.n_device;
+		ret_match->n_host = w.n_host;
+	}
 }

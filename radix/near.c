@@ -28,7 +28,8 @@ static uint32_t same_bytes(const uint8_t *a, const uint8_t *b, uint32_t n)
 }
 
 static void consider(const struct radix_index *ix, const struct radix_place *at, uint32_t node,
-		     uint32_t idx, const uint8_t *want, uint32_t len, struct near *best)
+		     uint32_t idx, const uint8_t *want, uint32_t len, bool device,
+		     struct near *best)
 {
 	const struct radix_node *n = radix_node(ix, node);
 	struct radix_geometry g = ix->roots[at->root].g;
@@ -37,16 +38,19 @@ static void consider(const struct radix_index *ix, const struct radix_place *at,
 
 	if (best->key && same <= best->same)
 		return;
+	if (device && radix_device_slot(ix, node, idx) == RADIX_NONE)
+		return;
 	best->key = key;
 	best->same = same;
-	best->slot = *radix_edge_ref(n, g, idx);
+	best->slot = radix_device_slot(ix, node, idx);
 	best->place = (struct radix_place){
 		.root = at->root, .node = node, .idx = idx + 1, .depth = at->depth + 1
 	};
 }
 
+/* device: only blocks with a device copy. */
 static struct near nearest(const struct radix_index *ix, const struct radix_place *at,
-			   const void *want, uint32_t len)
+			   const void *want, uint32_t len, bool device)
 {
 	struct near best = { 0 };
 	uint32_t child;
@@ -55,7 +59,7 @@ static struct near nearest(const struct radix_index *ix, const struct radix_plac
 		const struct radix_node *n = radix_node(ix, at->node);
 
 		if (at->idx < n->n_blocks) {
-			consider(ix, at, at->node, at->idx, want, len, &best);
+			consider(ix, at, at->node, at->idx, want, len, device, &best);
 			return best;
 		}
 		child = n->first_child;
@@ -63,7 +67,7 @@ static struct near nearest(const struct radix_index *ix, const struct radix_plac
 		child = at->node == RADIX_NODE_NONE ? ix->roots[at->root].first_child : RADIX_NONE;
 	}
 	for (uint32_t i = 0; i < CANDIDATES && child != RADIX_NONE; i++) {
-		consider(ix, at, child, 0, want, len, &best);
+		consider(ix, at, child, 0, want, len, device, &best);
 		child = radix_node(ix, child)->next_sib;
 	}
 	return best;
@@ -80,7 +84,7 @@ void radix_partial(const struct radix_index *ix, const struct radix_place *at, c
 	if (root->config.mode != RADIX_KEYS_TOKENS || !n_tokens ||
 	    n_tokens >= root->config.block_tokens || !root->config.token_bytes)
 		return;
-	best = nearest(ix, at, tail, n_tokens * 4);
+	best = nearest(ix, at, tail, n_tokens * 4, true);
 	if (!best.key || best.same < 4)
 		return;
 	*ret_donor = best.place;
@@ -91,7 +95,7 @@ void radix_partial(const struct radix_index *ix, const struct radix_place *at, c
 int radix_closest(const struct radix_index *ix, const struct radix_place *at, const void *key,
 		  const void **ret_stored, uint32_t *ret_same)
 {
-	struct near best = nearest(ix, at, key, ix->roots[at->root].g.key_len);
+	struct near best = nearest(ix, at, key, ix->roots[at->root].g.key_len, false);
 
 	if (!best.key)
 		return RADIX_E_NOTFOUND;

@@ -9,30 +9,58 @@ void radix_nodes_deinit(struct radix_nodes *s)
 {
 	if (!s->alloc)
 		return;
-	for (uint32_t i = 0; i < s->n_pages; i++)
+	for (uint32_t i = 0; i < s->n_pages; i++) {
 		radix_give(s->alloc, s->pages[i], RADIX_NODE_PAGE * sizeof(struct radix_node));
+		if (s->tiers)
+			radix_give(s->alloc, s->low[i], RADIX_NODE_PAGE * sizeof(struct radix_low));
+	}
 	radix_give(s->alloc, s->pages, s->cap_pages * sizeof(*s->pages));
+	radix_give(s->alloc, s->low, s->cap_pages * sizeof(*s->low));
 	*s = (struct radix_nodes){ 0 };
+}
+
+/* Twice as many pages; both directories or neither. */
+static int pages_grow(struct radix_nodes *s)
+{
+	uint32_t cap = s->cap_pages ? s->cap_pages * 2 : 16;
+	struct radix_node **pages = radix_take(s->alloc, cap * sizeof(*pages));
+	struct radix_low **low = s->tiers ? radix_take(s->alloc, cap * sizeof(*low)) : NULL;
+
+	if (!pages || (s->tiers && !low)) {
+		radix_give(s->alloc, pages, cap * sizeof(*pages));
+		radix_give(s->alloc, low, cap * sizeof(*low));
+		return -ENOMEM;
+	}
+	if (s->n_pages)
+		memcpy(pages, s->pages, s->n_pages * sizeof(*pages));
+	if (s->n_pages && low)
+		memcpy(low, s->low, s->n_pages * sizeof(*low));
+	radix_give(s->alloc, s->pages, s->cap_pages * sizeof(*s->pages));
+	radix_give(s->alloc, s->low, s->cap_pages * sizeof(*s->low));
+	s->pages = pages;
+	s->low = low;
+	s->cap_pages = cap;
+	return 0;
 }
 
 static int page_add(struct radix_nodes *s)
 {
-	if (s->n_pages == s->cap_pages) {
-		uint32_t cap = s->cap_pages ? s->cap_pages * 2 : 16;
-		struct radix_node **pages = radix_take(s->alloc, cap * sizeof(*pages));
+	struct radix_node *page;
 
-		if (!pages)
-			return -ENOMEM;
-		if (s->n_pages)
-			memcpy(pages, s->pages, s->n_pages * sizeof(*pages));
-		radix_give(s->alloc, s->pages, s->cap_pages * sizeof(*s->pages));
-		s->pages = pages;
-		s->cap_pages = cap;
-	}
-	s->pages[s->n_pages] = radix_take(s->alloc, RADIX_NODE_PAGE * sizeof(struct radix_node));
-	if (!s->pages[s->n_pages])
+	if (s->n_pages == s->cap_pages && pages_grow(s) < 0)
 		return -ENOMEM;
-	s->n_pages++;
+	page = radix_take(s->alloc, RADIX_NODE_PAGE * sizeof(*page));
+	if (!page)
+		return -ENOMEM;
+	if (s->tiers) {
+		s->low[s->n_pages] = radix_take(s->alloc,
+						RADIX_NODE_PAGE * sizeof(struct radix_low));
+		if (!s->low[s->n_pages]) {
+			radix_give(s->alloc, page, RADIX_NODE_PAGE * sizeof(*page));
+			return -ENOMEM;
+		}
+	}
+	s->pages[s->n_pages++] = page;
 	return 0;
 }
 
@@ -48,6 +76,10 @@ uint32_t radix_nodes_take(struct radix_nodes *s, uint32_t root)
 		i = s->n_used++;
 	}
 	radix_edge_init(radix_node_at(s, i), root);
+	if (s->tiers)
+		*radix_low_at(s, i) = (struct radix_low){
+			.heap_pos = { RADIX_NONE, RADIX_NONE },
+		};
 	s->n_live++;
 	return i;
 }

@@ -4,6 +4,9 @@
  * A pin sits on the list of the one edge where its path ends.  Ancestors need no mark: they have a
  * child and are no leaves.  Within the edge it protects the blocks before it only, so that what
  * another request left behind it can still go.
+ *
+ * With lower tiers an edge can be a leaf of the device although blocks hang below it, and a pin may
+ * stand on those: there each edge counts the pins below it, which costs a walk to the root.
  */
 #include "radix/internal.h"
 
@@ -27,15 +30,23 @@ static void attach(struct radix_index *ix, struct radix_pin *pin, const struct r
 {
 	pin->at = *at;
 	radix_list_init(&pin->link);
-	if (radix_place_is_edge(at))
-		radix_list_add_tail(&radix_node(ix, at->node)->pins, &pin->link);
+	if (!radix_place_is_edge(at))
+		return;
+	radix_list_add_tail(&radix_node(ix, at->node)->pins, &pin->link);
+	if (radix_has_tiers(ix)) {
+		radix_low_used(ix, at->node, at->idx);
+		radix_low_hold(ix, at->node, 1, true);
+	}
 }
 
 static void detach(struct radix_index *ix, struct radix_pin *pin)
 {
 	radix_list_remove(&pin->link);
-	if (radix_place_is_edge(&pin->at))
-		radix_leaf_queue(ix, pin->at.node); /* it may have been set aside as pinned */
+	if (!radix_place_is_edge(&pin->at))
+		return;
+	if (radix_has_tiers(ix))
+		radix_low_hold(ix, pin->at.node, 1, false);
+	radix_leaf_queue(ix, pin->at.node); /* it may have been set aside as pinned */
 }
 
 void radix_pin_take(struct radix_index *ix, struct radix_pin *pin, const struct radix_place *at)
@@ -50,6 +61,8 @@ void radix_pin_move(struct radix_index *ix, struct radix_pin *pin, const struct 
 	radix_assert(pin->link.next && pin->at.root == to->root);
 	if (pin->at.node == to->node && to->idx >= pin->at.idx) {
 		pin->at = *to; /* further along the same edge: nothing becomes evictable */
+		if (radix_has_tiers(ix) && radix_place_is_edge(to))
+			radix_low_used(ix, to->node, to->idx);
 		return;
 	}
 	detach(ix, pin);
@@ -73,11 +86,15 @@ void radix_touch(struct radix_index *ix, const struct radix_place *at, uint64_t 
 {
 	uint32_t node = at->node, to = at->idx;
 
+	if (tick > ix->now)
+		ix->now = tick;
 	while (node < RADIX_NODE_ISLAND) {
 		struct radix_node *n = radix_node(ix, node);
 
 		if (to)
 			radix_edge_touch(&ix->slab, n, to, tick);
+		if (radix_has_tiers(ix))
+			radix_low_used(ix, node, to);
 		node = n->parent;
 		if (node < RADIX_NODE_ISLAND)
 			to = radix_node(ix, node)->n_blocks;

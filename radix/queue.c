@@ -29,11 +29,24 @@ int radix_queue_reserve(struct radix_queue *q, uint32_t want)
 	return 0;
 }
 
+static uint32_t *pos_of(const struct radix_queue *q, const struct radix_nodes *nodes, uint32_t node)
+{
+	if (q->tier)
+		return &radix_low_at(nodes, node)->heap_pos[q->tier - 1];
+	return &radix_node_at(nodes, node)->heap_pos;
+}
+
+uint32_t radix_queue_pos(const struct radix_queue *q, const struct radix_nodes *nodes,
+			 uint32_t node)
+{
+	return *pos_of(q, nodes, node);
+}
+
 static void place(struct radix_queue *q, struct radix_nodes *nodes, uint32_t at,
 		  struct radix_queue_item item)
 {
 	q->v[at] = item;
-	radix_node_at(nodes, item.node)->heap_pos = at;
+	*pos_of(q, nodes, item.node) = at;
 }
 
 static void sift(struct radix_queue *q, struct radix_nodes *nodes, uint32_t at)
@@ -69,12 +82,11 @@ void radix_queue_push(struct radix_queue *q, struct radix_nodes *nodes, uint32_t
 
 void radix_queue_remove(struct radix_queue *q, struct radix_nodes *nodes, uint32_t node)
 {
-	struct radix_node *n = radix_node_at(nodes, node);
-	uint32_t at = n->heap_pos;
+	uint32_t *pos = pos_of(q, nodes, node), at = *pos;
 
 	if (at == RADIX_NONE)
 		return;
-	n->heap_pos = RADIX_NONE;
+	*pos = RADIX_NONE;
 	if (at == --q->n)
 		return;
 	place(q, nodes, at, q->v[q->n]);
@@ -84,7 +96,7 @@ void radix_queue_remove(struct radix_queue *q, struct radix_nodes *nodes, uint32
 void radix_queue_update(struct radix_queue *q, struct radix_nodes *nodes, uint32_t node,
 			uint64_t tick)
 {
-	uint32_t at = radix_node_at(nodes, node)->heap_pos;
+	uint32_t at = *pos_of(q, nodes, node);
 
 	if (at == RADIX_NONE)
 		return;

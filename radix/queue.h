@@ -1,6 +1,6 @@
 /*
- * queue.h - leaves in the order in which they go: a binary heap of edges by the tick of their last
- * block.
+ * queue.h - leaves in the order in which they go: a binary heap of edges by the tick of the last
+ * block that may go.  One for each tier.
  *
  * Keys in the heap are lower bounds: a use makes an edge younger without telling the heap, and the
  * heap finds out when the edge comes to its top.  So a match or a release costs the heap nothing,
@@ -22,9 +22,12 @@ struct radix_queue {
 	struct radix_queue_item *v;
 	uint32_t n;
 	uint32_t cap;
+	uint32_t tier; /* whose leaves these are: where a node's position is kept */
 	const struct radix_alloc *alloc;
 };
 
+uint32_t radix_queue_pos(const struct radix_queue *q, const struct radix_nodes *nodes,
+			 uint32_t node);
 void radix_queue_deinit(struct radix_queue *q);
 /* Room for `want` items; pushing never fails afterwards.  Return: 0, -ENOMEM. */
 radix_nodiscard int radix_queue_reserve(struct radix_queue *q, uint32_t want);

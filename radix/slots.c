@@ -90,6 +90,7 @@ void radix_slots_deinit(struct radix_slots *s)
 	radix_give(s->alloc, s->owner, s->n * sizeof(uint32_t));
 	radix_give(s->alloc, s->entry, s->n * sizeof(uint32_t));
 	radix_give(s->alloc, s->state, s->n);
+	radix_give(s->alloc, s->reads, s->n * sizeof(uint32_t));
 	for (int l = 0; l < 3; l++)
 		radix_give(s->alloc, s->bits[l], s->words[l] * sizeof(uint64_t));
 	*s = (struct radix_slots){ 0 };
@@ -126,4 +127,36 @@ void radix_slots_free(struct radix_slots *s, uint32_t slot)
 	s->owner[slot] = 0;
 	s->entry[slot] = RADIX_NONE;
 	bit_set(s, slot);
+}
+
+int radix_slots_count_reads(struct radix_slots *s)
+{
+	s->reads = radix_take(s->alloc, s->n * sizeof(uint32_t));
+	if (!s->reads)
+		return -ENOMEM;
+	memset(s->reads, 0, s->n * sizeof(uint32_t));
+	return 0;
+}
+
+void radix_slots_release(struct radix_slots *s, uint32_t slot)
+{
+	if (!s->reads || !s->reads[slot]) {
+		radix_slots_free(s, slot);
+		return;
+	}
+	radix_slots_set(s, slot, RADIX_SLOT_QUARANTINED);
+	s->owner[slot] = RADIX_OWNER_DAEMON;
+	s->entry[slot] = RADIX_NONE;
+}
+
+void radix_slots_read(struct radix_slots *s, uint32_t slot)
+{
+	s->reads[slot]++;
+}
+
+void radix_slots_unread(struct radix_slots *s, uint32_t slot)
+{
+	radix_assert(s->reads[slot]);
+	if (--s->reads[slot] == 0 && s->state[slot] == RADIX_SLOT_QUARANTINED)
+		radix_slots_free(s, slot);
 }

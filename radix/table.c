@@ -85,6 +85,7 @@ uint32_t radix_table_add(struct radix_table *t, const struct radix_entry_init *i
 		.n_tokens = block->n_tokens,
 		.slot = init->slot,
 		.host_slot = RADIX_NONE,
+		.redis = init->slot == RADIX_NONE,
 		.next_free = RADIX_NONE,
 		.state = RADIX_ENTRY_FREE,
 		.checksum_kind = block->checksum_kind,
@@ -108,6 +109,9 @@ void radix_table_remove(struct radix_table *t, uint32_t entry)
 	t->key_bytes -= e->key_len;
 	e->key = 0;
 	e->slot = RADIX_NONE;
+	e->host_slot = RADIX_NONE;
+	e->redis = 0;
+	e->moving = 0;
 	e->next_free = t->first_free;
 	t->first_free = entry;
 	t->n_ready--;

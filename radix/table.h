@@ -31,12 +31,14 @@ struct radix_entry {
 	uint32_t key_len;
 	uint32_t n_tokens;
 	uint32_t slot;      /* device copy, or RADIX_NONE */
-	uint32_t host_slot; /* host copy: always RADIX_NONE until there is a host tier */
+	uint32_t host_slot; /* host copy, or RADIX_NONE */
 	uint32_t next_free;
 	uint8_t state;
 	uint8_t checksum_kind;
-	uint8_t redis; /* flag and codec of a Redis copy: 0 until there is one */
-	uint8_t pad[5];
+	uint8_t redis;  /* 1: a copy in Redis */
+	uint8_t moving; /* bit t: a copy is on its way down to tier t */
+	uint8_t turn;   /* counts the times that the block's bytes may have become others */
+	uint8_t pad[3];
 	uint8_t checksum[16];
 	uint8_t reserved[16];
 };
@@ -60,7 +62,8 @@ void radix_table_deinit(struct radix_table *t);
 
 /* What a new entry says, beside its key. */
 struct radix_entry_init {
-	uint32_t root, ns, tenant, slot;
+	uint32_t root, ns, tenant;
+	uint32_t slot;   /* RADIX_NONE: in Redis only */
 	uint32_t parent; /* entry or RADIX_NONE */
 	uint64_t tick;
 };

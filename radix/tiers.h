@@ -50,6 +50,7 @@ struct radix_move {
 	uint32_t src; /* slot; RADIX_NONE in Redis */
 	uint32_t dst;
 	uint64_t tick; /* the block's last use when the move began */
+	uint8_t turn;  /* the index's own */
 };
 
 /* ---- making room ----------------------------------------------------------------------------- */
@@ -64,6 +65,8 @@ struct radix_room {
 	uint32_t freed; /* slots of the tier that became FREE in this call */
 	uint32_t
 		started; /* moves begun: that many will become FREE when they end, unless used again */
+	uint32_t coming; /* slots that become FREE with the ends of moves that were begun earlier or
+			     here, without one of their own */
 	uint32_t dropped; /* members that went without a copy below */
 	bool blocked; /* the next victim is dirty and the tier below has no free or clean slot */
 	bool dry;     /* no victim is left that is not held or leaving already */
@@ -73,7 +76,7 @@ struct radix_room {
  * Frees up to `want` slots of `tier` (DEVICE or HOST), coldest unpinned leaves first, block by
  * block from the end: clean copies at once; dirty ones by beginning a move into `moves` (at most
  * `cap`; 0: none is begun, and the first dirty victim ends the call with `blocked`).  freed +
- * started <= want. A move down to HOST takes a host slot: a free one, else that of the oldest bonus
+ * started + coming <= want, but that a dropped block takes along what hangs below it.  A move down to HOST takes a host slot: a free one, else that of the oldest bonus
  * or of the coldest clean host leaf.  Never fails.
  */
 void radix_make_room(struct radix_index *ix, enum radix_tier tier, uint32_t want, uint32_t flags,

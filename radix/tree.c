@@ -50,6 +50,8 @@ static void list_add(struct radix_index *ix, uint32_t node)
 		radix_node(ix, *first)->prev_sib = node;
 	*first = node;
 	++*child_count(ix, n);
+	if (radix_has_tiers(ix))
+		radix_low_linked(ix, node, true);
 }
 
 static void list_remove(struct radix_index *ix, uint32_t node)
@@ -63,6 +65,8 @@ static void list_remove(struct radix_index *ix, uint32_t node)
 	if (n->next_sib != RADIX_NONE)
 		radix_node(ix, n->next_sib)->prev_sib = n->prev_sib;
 	--*child_count(ix, n);
+	if (radix_has_tiers(ix))
+		radix_low_linked(ix, node, false);
 }
 
 void radix_child_link(struct radix_index *ix, uint32_t node, uint32_t parent, uint32_t root)
@@ -74,11 +78,14 @@ void radix_child_link(struct radix_index *ix, uint32_t node, uint32_t parent, ui
 	n->parent = parent;
 	if (parent != RADIX_NODE_NONE) {
 		chain = radix_end_chain(ix, radix_node(ix, parent));
-		radix_queue_remove(&ix->queue, &ix->nodes, parent);
+		if (!radix_has_tiers(ix))
+			radix_queue_remove(&ix->queue, &ix->nodes, parent);
 	}
 	n->address = radix_chain_next(r, chain, radix_local(ix, r, radix_edge_key(n, r->g, 0)));
 	list_add(ix, node);
 	radix_map_put(&ix->children, n->address, node);
+	if (radix_has_tiers(ix) && parent != RADIX_NODE_NONE)
+		radix_low_settle(ix, parent);
 }
 
 void radix_island_link(struct radix_index *ix, uint32_t node)
@@ -97,10 +104,10 @@ void radix_where_update(struct radix_index *ix, uint32_t node, uint32_t from)
 {
 	const struct radix_node *n = radix_node(ix, node);
 
-	if (ix->roots[n->root].config.mode != RADIX_KEYS_DIGEST)
+	if (ix->roots[n->root].config.mode != RADIX_KEYS_DIGEST && !radix_has_tiers(ix))
 		return;
 	for (uint32_t i = from; i < n->n_blocks; i++) {
-		uint32_t entry = radix_entry_at(ix, n, i);
+		uint32_t entry = radix_entry_at(ix, node, i);
 
 		ix->where_node[entry] = node;
 		ix->where_idx[entry] = i;
@@ -112,9 +119,21 @@ void radix_leaf_queue(struct radix_index *ix, uint32_t node)
 	struct radix_node *n = radix_node(ix, node);
 	uint32_t run;
 
+	if (radix_has_tiers(ix)) {
+		radix_low_queue(ix, node);
+		return;
+	}
 	if (n->n_child || n->heap_pos != RADIX_NONE)
 		return;
 	radix_queue_push(&ix->queue, &ix->nodes, node, radix_edge_tail_tick(&ix->slab, n, &run));
+}
+
+static void unqueue(struct radix_index *ix, uint32_t node)
+{
+	if (radix_has_tiers(ix))
+		radix_low_unqueue(ix, node);
+	else
+		radix_queue_remove(&ix->queue, &ix->nodes, node);
 }
 
 /* ---- split ----------------------------------------------------------------------------------- */
@@ -164,8 +183,7 @@ int radix_split(struct radix_index *ix, uint32_t node, uint32_t at, uint32_t *re
 	uint32_t upper;
 
 	radix_assert(at > 0 && at < n->n_blocks);
-	if (radix_map_grow(&ix->children) < 0 ||
-	    radix_queue_reserve(&ix->queue, ix->nodes.n_live + 1) < 0)
+	if (radix_map_grow(&ix->children) < 0 || radix_low_reserve(ix) < 0)
 		return -ENOMEM;
 	upper = radix_nodes_take(&ix->nodes, n->root);
 	if (upper == RADIX_NONE)
@@ -176,6 +194,8 @@ int radix_split(struct radix_index *ix, uint32_t node, uint32_t at, uint32_t *re
 		radix_nodes_give(&ix->nodes, upper);
 		return -ENOMEM;
 	}
+	if (radix_has_tiers(ix))
+		radix_low_cut(ix, node, at, upper);
 	take_place(ix, upper, node);
 	split_pins(u, upper, n, at);
 	list_add(ix, node);
@@ -185,6 +205,11 @@ int radix_split(struct radix_index *ix, uint32_t node, uint32_t at, uint32_t *re
 	radix_map_put(&ix->children, n->address, node);
 	radix_where_update(ix, upper, 0);
 	radix_where_update(ix, node, 0);
+	if (radix_has_tiers(ix)) {
+		radix_low(ix, upper)->held = radix_low_pins(ix, node);
+		radix_low_settle(ix, upper);
+		radix_low_settle(ix, node);
+	}
 	*ret_upper = upper;
 	return 0;
 }
@@ -206,8 +231,10 @@ bool radix_merge(struct radix_index *ix, uint32_t node)
 	radix_end_chain(ix, c);
 	if (radix_edge_join(&ix->slab, n, c, g) < 0)
 		return false; /* a longer path is no harm */
-	radix_queue_remove(&ix->queue, &ix->nodes, child);
+	unqueue(ix, child);
 	radix_child_unlink(ix, child);
+	if (radix_has_tiers(ix))
+		radix_low_join(ix, node, child, before);
 	n->first_child = c->first_child;
 	n->n_child = c->n_child;
 	for (uint32_t i = n->first_child; i != RADIX_NONE; i = radix_node(ix, i)->next_sib)
@@ -222,7 +249,10 @@ bool radix_merge(struct radix_index *ix, uint32_t node)
 	}
 	radix_where_update(ix, node, before);
 	radix_nodes_give(&ix->nodes, child);
-	radix_leaf_queue(ix, node);
+	if (radix_has_tiers(ix))
+		radix_low_settle(ix, node);
+	else
+		radix_leaf_queue(ix, node);
 	return true;
 }
 
@@ -242,7 +272,7 @@ static void node_remove(struct radix_index *ix, uint32_t node)
 		radix_list_remove(&pin->link);
 		pin->at.node = RADIX_NODE_ISLAND;
 	}
-	radix_queue_remove(&ix->queue, &ix->nodes, node);
+	unqueue(ix, node);
 	radix_child_unlink(ix, node);
 	radix_edge_clear(&ix->slab, n, ix->roots[n->root].g);
 	radix_nodes_give(&ix->nodes, node);
@@ -253,14 +283,31 @@ static void node_remove(struct radix_index *ix, uint32_t node)
 }
 
 /* Entries and key cells of one path lie anywhere: send for those of the blocks to come. */
-static void remove_ahead(const struct radix_index *ix, const struct radix_node *n, uint32_t i,
-			 uint32_t to)
+static void remove_ahead(const struct radix_index *ix, uint32_t node, uint32_t i, uint32_t to)
 {
 	if (i >= to + 2 * PREFETCH)
-		__builtin_prefetch(&ix->table.v[radix_entry_at(ix, n, i - 2 * PREFETCH)], 1);
+		__builtin_prefetch(&ix->table.v[radix_entry_at(ix, node, i - 2 * PREFETCH)], 1);
 	if (i >= to + PREFETCH)
-		__builtin_prefetch(radix_table_key(&ix->table, radix_entry_at(ix, n, i - PREFETCH)),
-				   1);
+		__builtin_prefetch(
+			radix_table_key(&ix->table, radix_entry_at(ix, node, i - PREFETCH)), 1);
+}
+
+/* The copies of an entry that is about to go, or went. */
+struct copies {
+	enum radix_tier tier;
+	uint32_t slot, host_slot;
+};
+
+static void copies_release(struct radix_index *ix, struct copies c, enum radix_remove_reason reason)
+{
+	if (c.slot != RADIX_NONE)
+		radix_slots_release(&ix->slots, c.slot);
+	if (c.host_slot != RADIX_NONE) {
+		radix_bonus_remove(&ix->bonus, c.host_slot);
+		radix_slots_release(&ix->host, c.host_slot);
+	}
+	ix->tier[c.tier]--;
+	ix->removed_from[c.tier][reason]++;
 }
 
 void radix_tail_remove(struct radix_index *ix, uint32_t node, uint32_t n_blocks,
@@ -274,27 +321,35 @@ void radix_tail_remove(struct radix_index *ix, uint32_t node, uint32_t n_blocks,
 
 	radix_assert(n->n_child == 0 && n_blocks > 0);
 	for (uint32_t i = n->n_blocks; i-- > to;) {
-		uint32_t slot = *radix_edge_ref(n, root->g, i);
-		uint32_t entry = ix->slots.entry[slot];
+		uint32_t entry = radix_entry_at(ix, node, i);
+		const struct radix_entry *e = &ix->table.v[entry];
+		struct copies copies = { radix_tier_of(e), e->slot, e->host_slot };
 
-		remove_ahead(ix, n, i, to);
+		remove_ahead(ix, node, i, to);
 		if (digest)
 			radix_map_delete(&ix->digests, radix_digest_hash(ix, entry), entry);
 		if (radix_unlikely(ix->log))
 			radix_log_removed(ix, entry, reason);
 		radix_table_remove(&ix->table, entry);
-		radix_slots_free(&ix->slots, slot);
+		if (radix_has_tiers(ix))
+			copies_release(ix, copies, reason);
+		else
+			radix_slots_free(&ix->slots, copies.slot);
 	}
 	ix->removed[reason] += n_blocks;
 	ix->removed_total += n_blocks;
 	root->n_blocks -= n_blocks;
 	if (to == 0) {
+		if (radix_has_tiers(ix))
+			radix_low_trim(ix, node, 0);
 		node_remove(ix, node);
 		radix_root_settle(ix, root_number);
 		return;
 	}
 	radix_edge_trim(&ix->slab, n, root->g, to);
-	if (n->heap_pos != RADIX_NONE)
+	if (radix_has_tiers(ix))
+		radix_low_trim(ix, node, to);
+	else if (n->heap_pos != RADIX_NONE)
 		radix_queue_update(&ix->queue, &ix->nodes, node,
 				   radix_edge_tail_tick(&ix->slab, n, &run));
 }

@@ -1,0 +1,418 @@
+/*
+ * low.c - an edge's tiers: ends, leaves, queues, what leaves and what is held.  See low.h.
+ *
+ * What it guarantees.  Nothing here fails: room in the queues is had when an edge is made.
+ */
+#include "radix/internal.h"
+
+uint32_t radix_low_start(const struct radix_low *low, enum radix_tier t)
+{
+	return t == RADIX_TIER_DEVICE ? 0 : low->end[t - 1];
+}
+
+uint32_t radix_low_end(const struct radix_node *n, const struct radix_low *low, enum radix_tier t)
+{
+	return t == RADIX_TIER_REDIS ? n->n_blocks : low->end[t];
+}
+
+uint32_t radix_low_stop(const struct radix_node *n, const struct radix_low *low, enum radix_tier t)
+{
+	return t == RADIX_TIER_REDIS ? n->n_blocks : low->end[t] - low->leaving[t];
+}
+
+bool radix_low_is_leaf(const struct radix_node *n, const struct radix_low *low, enum radix_tier t)
+{
+	uint32_t end = radix_low_end(n, low, t);
+	uint32_t kids = t == RADIX_TIER_REDIS ? n->n_child : low->kids[t];
+
+	return end > radix_low_start(low, t) && (end < n->n_blocks || !kids);
+}
+
+uint32_t radix_low_protected(const struct radix_index *ix, uint32_t node)
+{
+	const struct radix_node *n = radix_node(ix, node);
+
+	return radix_low(ix, node)->held ? n->n_blocks : radix_pinned_to(n);
+}
+
+/* ---- queues ---------------------------------------------------------------------------------- */
+
+/* A victim is left that is not leaving already. */
+static bool has_victim(const struct radix_node *n, const struct radix_low *low, enum radix_tier t)
+{
+	return radix_low_is_leaf(n, low, t) && radix_low_stop(n, low, t) > radix_low_start(low, t);
+}
+
+static uint64_t victim_tick(const struct radix_index *ix, const struct radix_node *n,
+			    const struct radix_low *low, enum radix_tier t)
+{
+	uint32_t stop = radix_low_stop(n, low, t), run;
+
+	if (stop == n->n_blocks)
+		return radix_edge_tail_tick(&ix->slab, n, &run);
+	return radix_edge_tick_at(&ix->slab, n, stop - 1);
+}
+
+void radix_low_queue(struct radix_index *ix, uint32_t node)
+{
+	const struct radix_node *n = radix_node(ix, node);
+	const struct radix_low *low = radix_low(ix, node);
+
+	for (enum radix_tier t = 0; t < RADIX_N_TIERS; t++) {
+		struct radix_queue *q = radix_queue_of(ix, t);
+
+		if (radix_queue_pos(q, &ix->nodes, node) == RADIX_NONE && has_victim(n, low, t))
+			radix_queue_push(q, &ix->nodes, node, victim_tick(ix, n, low, t));
+	}
+}
+
+void radix_low_settle(struct radix_index *ix, uint32_t node)
+{
+	const struct radix_node *n = radix_node(ix, node);
+	const struct radix_low *low = radix_low(ix, node);
+
+	for (enum radix_tier t = 0; t < RADIX_N_TIERS; t++) {
+		struct radix_queue *q = radix_queue_of(ix, t);
+
+		if (!has_victim(n, low, t))
+			radix_queue_remove(q, &ix->nodes, node);
+		else if (radix_queue_pos(q, &ix->nodes, node) == RADIX_NONE)
+			radix_queue_push(q, &ix->nodes, node, victim_tick(ix, n, low, t));
+		else
+			radix_queue_update(q, &ix->nodes, node, victim_tick(ix, n, low, t));
+	}
+}
+
+int radix_low_reserve(struct radix_index *ix)
+{
+	for (enum radix_tier t = 0; t < (ix->nodes.tiers ? RADIX_N_TIERS : 1); t++) {
+		if (radix_queue_reserve(radix_queue_of(ix, t), ix->nodes.n_live + 1) < 0)
+			return -ENOMEM;
+	}
+	return 0;
+}
+
+void radix_low_unqueue(struct radix_index *ix, uint32_t node)
+{
+	for (enum radix_tier t = 0; t < RADIX_N_TIERS; t++)
+		radix_queue_remove(radix_queue_of(ix, t), &ix->nodes, node);
+}
+
+uint32_t radix_low_coldest(struct radix_index *ix, enum radix_tier t, uint64_t *ret_tick)
+{
+	struct radix_queue *q = radix_queue_of(ix, t);
+
+	while (q->n) {
+		struct radix_queue_item top = q->v[0];
+		const struct radix_node *n = radix_node(ix, top.node);
+		const struct radix_low *low = radix_low(ix, top.node);
+		uint32_t stop = radix_low_stop(n, low, t);
+		uint64_t tick = victim_tick(ix, n, low, t);
+
+		if (tick != top.tick) {
+			radix_queue_update(q, &ix->nodes, top.node, tick);
+			continue;
+		}
+		if (radix_low_protected(ix, top.node) >= stop) { /* the pin's end queues it again */
+			radix_queue_remove(q, &ix->nodes, top.node);
+			continue;
+		}
+		*ret_tick = tick;
+		return top.node;
+	}
+	return RADIX_NONE;
+}
+
+/* ---- shape ----------------------------------------------------------------------------------- */
+
+/* A child's first block got a copy as high as `t`, or lost it. */
+static void kids_change(struct radix_index *ix, uint32_t parent, enum radix_tier t, bool more)
+{
+	struct radix_low *low = radix_low(ix, parent);
+
+	if (more && low->kids[t]++ == 0)
+		radix_low_stay(ix, parent, t, radix_node(ix, parent)->n_blocks);
+	else if (!more)
+		low->kids[t]--;
+}
+
+void radix_low_ends(struct radix_index *ix, uint32_t node, uint32_t device, uint32_t host)
+{
+	struct radix_low *low = radix_low(ix, node);
+	uint32_t parent = radix_node(ix, node)->parent, now[2] = { device, host };
+	bool changed = false;
+
+	for (enum radix_tier t = 0; t < RADIX_TIER_REDIS; t++) {
+		bool had = low->end[t] > 0, has = now[t] > 0;
+
+		low->end[t] = now[t];
+		if (had == has || parent == RADIX_NODE_NONE)
+			continue;
+		kids_change(ix, parent, t, has);
+		changed = true;
+	}
+	radix_low_settle(ix, node);
+	if (changed)
+		radix_low_settle(ix, parent);
+}
+
+void radix_low_linked(struct radix_index *ix, uint32_t node, bool linked)
+{
+	const struct radix_low *low = radix_low(ix, node);
+	uint32_t parent = radix_node(ix, node)->parent;
+
+	if (parent == RADIX_NODE_NONE)
+		return;
+	for (enum radix_tier t = 0; t < RADIX_TIER_REDIS; t++) {
+		if (low->end[t])
+			kids_change(ix, parent, t, linked);
+	}
+}
+
+void radix_low_trim(struct radix_index *ix, uint32_t node, uint32_t to)
+{
+	struct radix_low *low = radix_low(ix, node);
+
+	for (enum radix_tier t = 0; t < RADIX_TIER_REDIS; t++) {
+		uint32_t gone = low->end[t] > to ? low->end[t] - to : 0;
+
+		low->leaving[t] -= radix_min_u32(low->leaving[t], gone);
+	}
+	low->again = radix_min_u32(low->again, to);
+	radix_low_ends(ix, node, radix_min_u32(low->end[0], to), radix_min_u32(low->end[1], to));
+}
+
+void radix_low_cut(struct radix_index *ix, uint32_t node, uint32_t at, uint32_t upper)
+{
+	struct radix_low *low = radix_low(ix, node), *u = radix_low(ix, upper);
+
+	for (enum radix_tier t = 0; t < RADIX_TIER_REDIS; t++) {
+		uint32_t from = low->end[t] - low->leaving[t];
+
+		u->end[t] = radix_min_u32(low->end[t], at);
+		u->leaving[t] = u->end[t] > from ? u->end[t] - from : 0;
+		low->end[t] -= u->end[t];
+		low->leaving[t] -= u->leaving[t];
+	}
+	u->again = radix_min_u32(low->again, at);
+	low->again -= u->again;
+	for (enum radix_tier t = 0; t < RADIX_TIER_REDIS; t++) {
+		if (low->end[t])
+			radix_low_stay(ix, upper, t, at); /* no leaf of that tier any more */
+	}
+}
+
+void radix_low_join(struct radix_index *ix, uint32_t node, uint32_t child, uint32_t before)
+{
+	struct radix_low *low = radix_low(ix, node);
+	const struct radix_low *c = radix_low(ix, child);
+
+	/* one of the two leaves at most: the parent only where the child has no copy as high */
+	for (enum radix_tier t = 0; t < RADIX_TIER_REDIS; t++) {
+		low->end[t] += c->end[t];
+		low->leaving[t] += c->leaving[t];
+		low->kids[t] = c->kids[t];
+	}
+	if (c->again)
+		low->again = before + c->again;
+	low->held = c->held;
+}
+
+/* ---- leaving, staying, being held ------------------------------------------------------------ */
+
+void radix_low_leave(struct radix_index *ix, uint32_t node, enum radix_tier t)
+{
+	const struct radix_node *n = radix_node(ix, node);
+	struct radix_low *low = radix_low(ix, node);
+	const struct radix_entry *e =
+		&ix->table.v[radix_entry_at(ix, node, radix_low_stop(n, low, t) - 1)];
+
+	radix_slots_set(radix_slots_of(ix, t), radix_slot_in(e, t), RADIX_SLOT_LEAVING);
+	if (t == RADIX_TIER_DEVICE && e->host_slot != RADIX_NONE)
+		radix_bonus_remove(&ix->bonus, e->host_slot);
+	low->leaving[t]++;
+	radix_low_settle(ix, node);
+}
+
+void radix_low_stay(struct radix_index *ix, uint32_t node, enum radix_tier t, uint32_t to)
+{
+	struct radix_low *low = radix_low(ix, node);
+	uint32_t from = low->end[t] - low->leaving[t];
+
+	to = radix_min_u32(to, low->end[t]);
+	if (from >= to)
+		return;
+	for (uint32_t i = from; i < to; i++) {
+		const struct radix_entry *e = &ix->table.v[radix_entry_at(ix, node, i)];
+
+		radix_slots_set(radix_slots_of(ix, t), radix_slot_in(e, t), RADIX_SLOT_READY);
+		if (t == RADIX_TIER_DEVICE && e->host_slot != RADIX_NONE)
+			radix_bonus_add(&ix->bonus, e->host_slot, ix->now);
+	}
+	low->leaving[t] = low->end[t] - to;
+	radix_low_settle(ix, node);
+}
+
+void radix_low_used(struct radix_index *ix, uint32_t node, uint32_t to)
+{
+	radix_low_stay(ix, node, RADIX_TIER_DEVICE, to);
+	radix_low_stay(ix, node, RADIX_TIER_HOST, to);
+}
+
+void radix_low_hold(struct radix_index *ix, uint32_t node, uint32_t n, bool more)
+{
+	uint32_t up = radix_node(ix, node)->parent;
+
+	for (; n && up != RADIX_NODE_NONE; up = radix_node(ix, up)->parent) {
+		struct radix_low *low = radix_low(ix, up);
+
+		if (more) {
+			low->held += n;
+			radix_low_used(ix, up, radix_node(ix, up)->n_blocks);
+			continue;
+		}
+		low->held -= n;
+		if (!low->held)
+			radix_low_queue(ix, up); /* it may have been set aside */
+	}
+}
+
+uint32_t radix_low_pins(const struct radix_index *ix, uint32_t node)
+{
+	const struct radix_list *it;
+	uint32_t n = radix_low(ix, node)->held;
+
+	radix_list_foreach(it, &radix_node(ix, node)->pins)
+		n++;
+	return n;
+}
+
+/* ---- one block up, one block down ------------------------------------------------------------ */
+
+static void tier_change(struct radix_index *ix, uint32_t entry, enum radix_tier from)
+{
+	enum radix_tier to = radix_tier_of(&ix->table.v[entry]);
+
+	ix->tier[from]--;
+	ix->tier[to]++;
+	if (radix_unlikely(ix->log))
+		radix_log_moved(ix, entry, from);
+}
+
+bool radix_low_can_attach(const struct radix_index *ix, uint32_t node, uint32_t i)
+{
+	uint32_t parent = radix_node(ix, node)->parent;
+
+	if (radix_low(ix, node)->end[RADIX_TIER_DEVICE] != i)
+		return false;
+	return i || parent == RADIX_NODE_NONE ||
+	       radix_low(ix, parent)->end[RADIX_TIER_DEVICE] == radix_node(ix, parent)->n_blocks;
+}
+
+void radix_low_attach(struct radix_index *ix, uint32_t node, uint32_t i, uint32_t slot)
+{
+	const struct radix_node *n = radix_node(ix, node);
+	struct radix_low *low = radix_low(ix, node);
+	uint32_t entry = radix_entry_at(ix, node, i);
+	struct radix_entry *e = &ix->table.v[entry];
+	enum radix_tier from = radix_tier_of(e);
+
+	radix_assert(low->end[RADIX_TIER_DEVICE] == i);
+	radix_low_stay(ix, node, RADIX_TIER_DEVICE, i);
+	radix_low_stay(ix, node, RADIX_TIER_HOST, i + 1);
+	radix_edge_set_ref(n, ix->roots[n->root].g, i, slot);
+	e->slot = slot;
+	ix->slots.entry[slot] = entry;
+	radix_slots_set(&ix->slots, slot, RADIX_SLOT_READY);
+	if (e->host_slot != RADIX_NONE)
+		radix_bonus_add(&ix->bonus, e->host_slot, ix->now);
+	radix_low_ends(ix, node, i + 1, low->end[1] > i ? low->end[1] : i + 1);
+	tier_change(ix, entry, from);
+}
+
+static void pop_device(struct radix_index *ix, uint32_t node)
+{
+	const struct radix_node *n = radix_node(ix, node);
+	struct radix_low *low = radix_low(ix, node);
+	uint32_t i = low->end[RADIX_TIER_DEVICE] - 1;
+	uint32_t entry = radix_entry_at(ix, node, i), slot;
+	struct radix_entry *e = &ix->table.v[entry];
+
+	slot = e->slot;
+	e->slot = RADIX_NONE;
+	radix_edge_set_ref(n, ix->roots[n->root].g, i, entry);
+	if (e->host_slot != RADIX_NONE)
+		radix_bonus_remove(&ix->bonus, e->host_slot); /* a host block like others now */
+	radix_slots_release(&ix->slots, slot);
+	radix_low_ends(ix, node, i, e->host_slot != RADIX_NONE ? low->end[1] : i);
+	tier_change(ix, entry, RADIX_TIER_DEVICE);
+}
+
+static void pop_host(struct radix_index *ix, uint32_t node)
+{
+	struct radix_low *low = radix_low(ix, node);
+	uint32_t i = low->end[RADIX_TIER_HOST] - 1, entry = radix_entry_at(ix, node, i), slot;
+	struct radix_entry *e = &ix->table.v[entry];
+
+	if (!e->redis) { /* nothing is below: that was the last copy */
+		radix_tail_remove(ix, node, 1, RADIX_REMOVE_CAPACITY);
+		return;
+	}
+	slot = e->host_slot;
+	e->host_slot = RADIX_NONE;
+	radix_slots_release(&ix->host, slot);
+	radix_low_ends(ix, node, low->end[0], i);
+	tier_change(ix, entry, RADIX_TIER_HOST);
+}
+
+void radix_low_pop(struct radix_index *ix, uint32_t node, enum radix_tier t)
+{
+	struct radix_low *low = radix_low(ix, node);
+
+	if (low->leaving[t])
+		low->leaving[t]--;
+	if (t == RADIX_TIER_DEVICE)
+		pop_device(ix, node);
+	else
+		pop_host(ix, node);
+}
+
+void radix_low_forget_copies(struct radix_index *ix, uint32_t entry)
+{
+	struct radix_entry *e = &ix->table.v[entry];
+	uint32_t host_slot = e->host_slot;
+
+	radix_assert(e->slot != RADIX_NONE);
+	radix_low_stay(ix, ix->where_node[entry], RADIX_TIER_DEVICE, ix->where_idx[entry] + 1);
+	e->host_slot = RADIX_NONE;
+	e->redis = 0;
+	e->moving = 0;
+	e->turn++;
+	if (host_slot == RADIX_NONE)
+		return;
+	radix_bonus_remove(&ix->bonus, host_slot);
+	radix_slots_release(&ix->host, host_slot);
+}
+
+bool radix_low_forget(struct radix_index *ix)
+{
+	uint64_t tick;
+	uint32_t node = radix_low_coldest(ix, RADIX_TIER_REDIS, &tick);
+
+	if (node == RADIX_NONE)
+		return false;
+	radix_tail_remove(ix, node, 1, RADIX_REMOVE_CAPACITY);
+	return true;
+}
+
+/*
+ * Whoever just became Redis-only is unpinned, and so is all below it: it or one of those can go.
+ */
+void radix_low_budget(struct radix_index *ix)
+{
+	while (ix->tier[RADIX_TIER_REDIS] > ix->redis_budget) {
+		bool gone = radix_low_forget(ix);
+
+		radix_assert(gone);
+	}
+}
