@@ -237,6 +237,10 @@ void tiers_extend(struct tiers_run *r, struct tiers_session *s, struct tiers_lea
 	uint8_t keys[UNIVERSE_MAX * MODEL_KEY];
 	uint32_t n = 0;
 
+	if (l->reserving) {
+		world_check(&r->w, world_extend(s->c, &m, &rep) == PROTO_STATUS_WRONG_STATE);
+		return;
+	}
 	if (tiers_chance(r, 300)) {
 		if (l->given == l->p.n)
 			universe_grow(&r->w.rng, &l->p);
@@ -267,11 +271,9 @@ void tiers_reserve(struct tiers_run *r, struct tiers_session *s, struct tiers_le
 	uint32_t left = l->given - l->n_path - l->n_res;
 	int status;
 
-	if (l->reserving)
-		return;
 	m.deadline_us = tiers_chance(r, 300) && !r->config.lossless ? 1 + tiers_below(r, 300) : 0;
 	status = world_reserve(s->c, &m, &rep);
-	if (left == 0) {
+	if (l->reserving || left == 0) {
 		world_check(&r->w, status == PROTO_STATUS_WRONG_STATE);
 		return;
 	}
@@ -294,6 +296,11 @@ void tiers_commit(struct tiers_run *r, struct tiers_session *s, struct tiers_lea
 
 	if (l->n_res == 0)
 		return;
+	if (l->reserving) {
+		m.n = 1;
+		world_check(&r->w, world_commit(s->c, &m, &rep) == PROTO_STATUS_WRONG_STATE);
+		return;
+	}
 	m.n = 1 + tiers_below(r, l->n_res);
 	for (uint32_t i = 0; i < m.n; i++) {
 		uint8_t bytes[UNIVERSE_BYTES];

@@ -6,6 +6,7 @@
 #include <check.h>
 #include <stdlib.h>
 
+#include "radix/internal.h"
 #include "tests/lib/world_internal.h"
 #include "tests/lib/world_redis.h"
 
@@ -276,7 +277,25 @@ static uint64_t generation(struct world *w, const struct flight *f, bool src)
 	return radix_slot_generation(world_index(w, f->group), src ? c->src : c->dst);
 }
 
-/* Device slots under way are neither free nor anybody else's. */
+/* In a host slot that is free lies nothing; who reads it before it is written fails the test. */
+static void poison_host(struct world *w, uint32_t group)
+{
+	struct arena *a = &w->tiers->arenas[group];
+	const struct radix_index *ix = a->n_slots ? world_index(w, group) : NULL;
+
+	for (uint32_t i = 0; ix && i < a->n_slots; i++) {
+		if (!a->written[i] || ix->host.state[i] != RADIX_SLOT_FREE)
+			continue;
+		for (uint32_t k = 0; k < w->tiers->n; k++)
+			if (names_slot(&w->tiers->flights[k], group, RADIX_TIER_HOST, i))
+				world_fail(w, "host slot %u of move %u is free", i,
+					   w->tiers->flights[k].id);
+		a->written[i] = false;
+		memset(a->bytes + i * a->slot_bytes, POISON, a->slot_bytes);
+	}
+}
+
+/* Slots under way are neither free nor anybody else's. */
 void world_tiers_verify(struct world *w)
 {
 	struct world_tiers *t = w->tiers;
@@ -298,6 +317,8 @@ void world_tiers_verify(struct world *w)
 				world_fail(w, "slot %u of move %u is free", slot, f->id);
 		}
 	}
+	for (uint32_t i = 0; t && i < WORLD_GROUPS; i++)
+		poison_host(w, i);
 }
 
 /* ---- bytes ----------------------------------------------------------------------------------- */
