@@ -14,7 +14,9 @@
 #include "daemon/peer.h"
 
 #include <event2/event.h>
+#include <limits.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #define LAST_WORDS_MAX (4u << 20) /* bytes read after a process has ended */
@@ -250,6 +252,20 @@ static int client_watch(struct prefixd_client *c)
 	return 0;
 }
 
+/*
+ * Workers get no descriptor from here on: the last ones are for operators, pools and the files that
+ * a reload reads.  The kernel gives the lowest free number, so a number says how many are in use.
+ */
+static int descriptors_for_workers(void)
+{
+	struct rlimit rl = { .rlim_cur = 1024 };
+
+	(void)getrlimit(RLIMIT_NOFILE, &rl); /* cannot fail for this limit */
+	if (rl.rlim_cur > INT_MAX)
+		return INT_MAX;
+	return (int)rl.rlim_cur - (rl.rlim_cur < 128 ? 4 : 8);
+}
+
 static void client_accept(struct prefixd_server *s, int fd, bool admin)
 {
 	uint32_t max_frame = (uint32_t)s->options->max_frame;
@@ -257,11 +273,16 @@ static void client_accept(struct prefixd_server *s, int fd, bool admin)
 	struct prefixd_client *c = client_new(s);
 	int r = -ENOMEM;
 
-	if (c)
+	if (c && (admin || fd < descriptors_for_workers()))
 		r = prefixd_peer_get(fd, &c->peer, &c->pidfd);
+	else if (c)
+		r = -EMFILE;
 	if (r < 0) {
 		prefixd_error("a connection was closed at once: %s", strerror(-r));
-		s->measures.rejected_no_memory++;
+		if (r == -EMFILE || r == -ENFILE)
+			s->measures.rejected_no_descriptor++;
+		else
+			s->measures.rejected_no_memory++;
 		close(fd);
 		if (c)
 			client_free(c);

@@ -8,6 +8,7 @@
 #include <event2/event.h>
 #include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <sys/file.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -20,17 +21,19 @@
 
 /* ---- accepting ------------------------------------------------------------------------------- */
 
-/* No descriptor left: give up the reserve for a moment, so that the peer is told by the close. */
+/* No descriptor left: give up the reserve for a moment, so that peers are told by the close. */
 static void listener_refuse(struct prefixd_listener *l)
 {
 	static const struct timeval pause = { .tv_usec = PAUSE_MS * 1000 };
-	int fd;
 
 	prefixd_error("%s: a connection was closed at once: %m", l->path);
 	if (l->reserve_fd >= 0)
 		close(l->reserve_fd);
-	fd = accept4(l->fd, NULL, NULL, SOCK_CLOEXEC);
-	if (fd >= 0) {
+	for (int i = 0; i < ACCEPTS_PER_EVENT; i++) {
+		int fd = accept4(l->fd, NULL, NULL, SOCK_CLOEXEC);
+
+		if (fd < 0)
+			break;
 		close(fd);
 		if (l->refused)
 			(*l->refused)++;
@@ -69,7 +72,37 @@ static void listener_on_accept(evutil_socket_t fd, short what, void *ctx)
 
 /* ---- opening --------------------------------------------------------------------------------- */
 
-/* A directory in which others may rename things lets them take the socket's place. */
+/*
+ * A directory in which others may rename things lets them put another socket, or another directory
+ * with one, in ours' place.  So none above the socket may be one; the sticky bit (/tmp) helps.
+ */
+static int writable_check(const char *dir, char *why, size_t why_len)
+{
+	char *path = realpath(dir, NULL), *slash;
+	struct stat st;
+	int r = path ? 0 : -errno;
+
+	if (r < 0)
+		snprintf(why, why_len, "directory %s: %s", dir, strerror(-r));
+	while (r == 0) {
+		const char *at = path[0] ? path : "/";
+
+		if (stat(at, &st) == 0 && (st.st_mode & S_IWOTH) && !(st.st_mode & S_ISVTX)) {
+			snprintf(why, why_len,
+				 "directory %s is writable by everybody: chmod o-w %s, or put the "
+				 "socket elsewhere",
+				 at, at);
+			r = -EPERM;
+		}
+		if (!path[0])
+			break;
+		slash = strrchr(path, '/');
+		*slash = '\0';
+	}
+	free(path);
+	return r;
+}
+
 static int parent_check(const char *path, char *why, size_t why_len)
 {
 	const char *slash = strrchr(path, '/');
@@ -92,14 +125,7 @@ static int parent_check(const char *path, char *why, size_t why_len)
 		snprintf(why, why_len, "directory %s of socket %s: %s", dir, path, strerror(-r));
 		return r;
 	}
-	if ((st.st_mode & S_IWOTH) && !(st.st_mode & S_ISVTX)) {
-		snprintf(why, why_len,
-			 "directory %s is writable by everybody: chmod o-w %s, or put the socket "
-			 "elsewhere",
-			 dir, dir);
-		return -EPERM;
-	}
-	return 0;
+	return writable_check(dir, why, why_len);
 }
 
 static int lock_take(struct prefixd_listener *l, char *why, size_t why_len)

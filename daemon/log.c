@@ -7,6 +7,7 @@
  */
 #include "daemon/log.h"
 
+#include <poll.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <time.h>
@@ -30,6 +31,8 @@ static struct {
 	enum prefixd_log_level level;
 	struct prefixd_log_sink sink;
 	uint64_t count[radix_array_size(levels)];
+	uint64_t lost; /* lines that could not be written */
+	uint64_t lost_told;
 	struct {
 		uint64_t hash;
 		struct prefixd_log_site site;
@@ -71,6 +74,11 @@ uint64_t prefixd_log_count(enum prefixd_log_level level)
 	return log_state.count[level];
 }
 
+uint64_t prefixd_log_lost(void)
+{
+	return log_state.lost;
+}
+
 static uint64_t log_now_ns(void)
 {
 	struct timespec ts;
@@ -79,6 +87,35 @@ static uint64_t log_now_ns(void)
 		return log_state.sink.now_ns(log_state.sink.ctx);
 	(void)clock_gettime(CLOCK_MONOTONIC, &ts); /* cannot fail for this clock */
 	return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
+}
+
+/*
+ * Whoever reads the log may have gone (EPIPE), may have no room (ENOSPC), or may just not read: a
+ * pipe that is full would hold up the thread that serves all workers.  So nothing is written where
+ * it cannot be written at once; what is lost is counted, and told when there is room again.
+ */
+static bool log_write(const char *line, size_t len)
+{
+	struct pollfd p = { .fd = STDERR_FILENO, .events = POLLOUT };
+
+	return poll(&p, 1, 0) == 1 && (p.revents & POLLOUT) &&
+	       write(STDERR_FILENO, line, len) == (ssize_t)len;
+}
+
+static void log_write_counted(const char *line, size_t len)
+{
+	char told[80];
+	int n;
+
+	if (log_state.lost > log_state.lost_told) {
+		n = snprintf(told, sizeof(told), "<%d>%llu lines of the log could not be written\n",
+			     levels[PREFIXD_LOG_WARN].syslog,
+			     (unsigned long long)(log_state.lost - log_state.lost_told));
+		if (log_write(told, (size_t)n))
+			log_state.lost_told = log_state.lost;
+	}
+	if (!log_write(line, len))
+		log_state.lost++;
 }
 
 /* Puts prefix, text and newline together and hands them out in one write. */
@@ -107,8 +144,7 @@ static void log_emit(enum prefixd_log_level level, const char *text)
 		log_state.sink.write(log_state.sink.ctx, line, (size_t)n);
 		return;
 	}
-	if (write(STDERR_FILENO, line, (size_t)n) < 0)
-		return; /* nowhere to say so */
+	log_write_counted(line, (size_t)n);
 }
 
 /* Whether the site may write now; tells how many lines it lost in the window before. */

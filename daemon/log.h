@@ -3,8 +3,9 @@
  *
  * What it guarantees.  A message site that repeats itself is cut to 10 lines in 5 seconds; the next
  * line of the same site tells how many were left out.  Lines are at most 1,024 bytes and free of
- * control characters, so that a peer's text cannot forge a line.  A failing write is ignored: the
- * log never stops the daemon.
+ * control characters, so that a peer's text cannot forge a line.  The log never stops the daemon:
+ * a line that cannot be written at once (nobody reads, no room) is lost and counted, and the next
+ * one that can be written is preceded by one that says how many were lost.
  *
  * What it relies on.  One thread.  Whoever logs keeps token ids and salts out.
  */
@@ -38,6 +39,8 @@ const char *prefixd_log_level_to_string(enum prefixd_log_level level);
 radix_nodiscard int prefixd_log_level_parse(const char *text, enum prefixd_log_level *ret_level);
 /* Lines written at a level since the start, suppressed ones not counted. */
 uint64_t prefixd_log_count(enum prefixd_log_level level);
+/* Lines that could not be written. */
+uint64_t prefixd_log_lost(void);
 
 __attribute__((format(printf, 3, 4))) void prefixd_log_at(struct prefixd_log_site *site,
 							  enum prefixd_log_level level,

@@ -7,6 +7,8 @@
 #include "daemon/log.h"
 #include "daemon/server.h"
 
+#include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <unistd.h>
 
@@ -24,6 +26,15 @@ static int finish_stdout(void)
 	return PREFIXD_EXIT_DRAINED;
 }
 
+/* Without these three the first sockets would take their numbers, and get what is printed. */
+static bool standard_descriptors(void)
+{
+	for (int fd = 0; fd <= 2; fd++)
+		if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", O_RDWR) != fd)
+			return false;
+	return true;
+}
+
 int main(int argc, char **argv)
 {
 	struct prefixd_server *server = NULL;
@@ -31,6 +42,8 @@ int main(int argc, char **argv)
 	char why[PREFIXD_WHY_LEN];
 	int r;
 
+	if (!standard_descriptors())
+		return PREFIXD_EXIT_FAILED;
 	r = prefixd_options_load(&options, argc, argv, environ, why, sizeof(why));
 	if (r < 0) {
 		prefixd_error("%s", why);
@@ -55,6 +68,9 @@ int main(int argc, char **argv)
 		printf("configuration is valid\n");
 		break;
 	case PREFIXD_RUN:
+		/* From the first line of the log on: whoever reads it may go. */
+		if (signal(SIGPIPE, SIG_IGN) == SIG_ERR)
+			return PREFIXD_EXIT_FAILED;
 		r = prefixd_server_new(&server, options, argc, argv, environ, why, sizeof(why));
 		if (r < 0) {
 			prefixd_error("cannot start: %s", why);

@@ -59,6 +59,7 @@ int prefixd_process_open(uint32_t pid, uint64_t start_time)
 	uint64_t now = ticks_now();
 	int fd;
 
+	errno = 0;
 	if (pid == 0 || start_time == 0 || start_time > now)
 		return -1;
 	fd = (int)syscall(SYS_pidfd_open, pid, 0u);
@@ -68,6 +69,12 @@ int prefixd_process_open(uint32_t pid, uint64_t start_time)
 		return -1;
 	}
 	return fd;
+}
+
+/* Something has run out here: that says nothing about the peer. */
+static bool scarce(int err)
+{
+	return err == EMFILE || err == ENFILE || err == ENOMEM;
 }
 
 int prefixd_peer_get(int fd, struct prefixd_peer *ret_peer, int *ret_pidfd)
@@ -82,11 +89,19 @@ int prefixd_peer_get(int fd, struct prefixd_peer *ret_peer, int *ret_pidfd)
 	peer.pid = (uint32_t)cred.pid;
 	peer.uid = cred.uid;
 	peer.gid = cred.gid;
+	errno = 0;
 	peer.start_time = cred.pid > 0 ? prefixd_process_start(peer.pid) : 0;
+	if (peer.start_time == 0 && scarce(errno))
+		return -errno;
 
 	len = sizeof(pidfd);
-	if (getsockopt(fd, SOL_SOCKET, SO_PEERPIDFD, &pidfd, &len) < 0)
+	if (getsockopt(fd, SOL_SOCKET, SO_PEERPIDFD, &pidfd, &len) < 0) {
+		if (scarce(errno))
+			return -errno;
 		pidfd = prefixd_process_open(peer.pid, peer.start_time);
+		if (pidfd < 0 && scarce(errno))
+			return -errno;
+	}
 	if (pidfd >= 0)
 		(void)fcntl(pidfd, F_SETFD, FD_CLOEXEC); /* set by the kernel already; harmless */
 	*ret_peer = peer;

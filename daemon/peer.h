@@ -14,7 +14,7 @@
 /*
  * Return: 0 with *ret_peer and *ret_pidfd, which is -1 when the peer's process cannot be watched
  * (it is already gone, or belongs to another pid namespace); negative errno when not even the
- * credentials can be had.
+ * credentials can be had, or descriptors or memory have run out.
  */
 radix_nodiscard int prefixd_peer_get(int fd, struct prefixd_peer *ret_peer, int *ret_pidfd);
 /* Start time of a process in clock ticks since boot, 0 when it is gone. */

@@ -348,6 +348,8 @@ START_TEST(branches_count_once)
 	(void)match(&a, 1000, 2);
 	ask_in_vain(&b);
 	ck_assert_uint_eq(reserve(&a, match(&a, 2000, 10), 10), 2); /* 3 + 3 + 2 are held */
+	ask_in_vain(&b);
+	ck_assert_uint_eq(reserve(&a, match(&a, 3000, 10), 10), 0); /* still */
 	world_deinit(&w);
 }
 END_TEST
