@@ -88,6 +88,25 @@ static void admin_flush(struct prefixd_server *s, const json_t *args, struct pre
 	prefixd_admin_put_u64(r, r->root, "flushed", event.ret_n);
 }
 
+static void admin_invalidate(struct prefixd_server *s, const json_t *args,
+			     struct prefixd_admin_reply *r)
+{
+	struct prefixd_event event = { .type = PREFIXD_EVENT_ADMIN_INVALIDATE };
+	struct prefixd_namespace_info info;
+
+	if (!prefixd_admin_arg_namespace(s, args, &info, r))
+		return;
+	event.u.invalidate.ns = info.id;
+	if (prefixd_random(&event.u.invalidate.nonce, sizeof(event.u.invalidate.nonce)) < 0) {
+		prefixd_admin_refuse(r, "", "the kernel gives no random numbers");
+		return;
+	}
+	prefixd_server_step(s, &event);
+	prefixd_info("admin: invalidated namespace %u: %llu blocks are no longer served", info.id,
+		     (unsigned long long)event.ret_n);
+	prefixd_admin_put_u64(r, r->root, "invalidated", event.ret_n);
+}
+
 static void admin_config(struct prefixd_server *s, const json_t *args,
 			 struct prefixd_admin_reply *r)
 {
@@ -162,6 +181,7 @@ static const struct {
 	{ "explain", " ns model tenant salt salt_hex tokens digests ", prefixd_admin_explain },
 	{ "evict", " n group ", admin_evict },
 	{ "flush", " ns model all ", admin_flush },
+	{ "invalidate", " ns model ", admin_invalidate },
 	{ "audit", " ", prefixd_admin_audit },
 	{ "config", " ", admin_config },
 	{ "log-level", " level ", admin_log_level },

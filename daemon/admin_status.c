@@ -3,20 +3,25 @@
  */
 #include "daemon/admin_internal.h"
 
+#include "daemon/below.h"
+
 #include <unistd.h>
 
 #define PUT(r, obj, info, name) prefixd_admin_put_u64(r, obj, #name, (info)->name)
 
 struct sums {
-	uint64_t n_slots;
-	uint64_t slots[RADIX_SLOT_N_STATES];
-	uint64_t removed[RADIX_REMOVE_N_REASONS];
+	uint64_t n_slots, n_host;
+	uint64_t slots[RADIX_SLOT_N_STATES], host[RADIX_SLOT_N_STATES];
+	uint64_t removed[RADIX_N_TIERS][RADIX_REMOVE_N_REASONS];
+	uint64_t moved[RADIX_N_TIERS][RADIX_N_TIERS];
+	uint64_t blocks[RADIX_N_TIERS], bytes[RADIX_N_TIERS], n_bonus;
 	uint64_t pool_bytes, generation_bytes, index_bytes, table_bytes, key_bytes;
 };
 
-static void slots_put(struct prefixd_admin_reply *r, json_t *obj, const uint64_t *slots)
+static void slots_put(struct prefixd_admin_reply *r, json_t *obj, const char *name,
+		      const uint64_t *slots)
 {
-	json_t *j = prefixd_admin_object(r, obj, "slots");
+	json_t *j = prefixd_admin_object(r, obj, name);
 
 	for (int i = 0; i < RADIX_SLOT_N_STATES; i++)
 		prefixd_admin_put_u64(r, j, radix_slot_state_to_string((enum radix_slot_state)i),
@@ -40,10 +45,20 @@ static void sums_add(struct prefixd_server *s, const struct prefixd_group_info *
 	const struct prefixd_pool *pool = prefixd_pools_get(&s->pools, info->id);
 
 	sums->n_slots += st->n_slots;
-	for (int i = 0; i < RADIX_SLOT_N_STATES; i++)
+	sums->n_host += st->n_host;
+	sums->n_bonus += st->n_bonus;
+	for (int i = 0; i < RADIX_SLOT_N_STATES; i++) {
 		sums->slots[i] += st->slots[i];
-	for (int i = 0; i < RADIX_REMOVE_N_REASONS; i++)
-		sums->removed[i] += st->removed[i];
+		sums->host[i] += st->host[i];
+	}
+	for (int t = 0; t < RADIX_N_TIERS; t++) {
+		sums->blocks[t] += st->tier[t];
+		sums->bytes[t] += st->tier[t] * info->slot_bytes;
+		for (int i = 0; i < RADIX_REMOVE_N_REASONS; i++)
+			sums->removed[t][i] += st->removed_from[t][i];
+		for (int to = 0; to < RADIX_N_TIERS; to++)
+			sums->moved[t][to] += st->moved[t][to];
+	}
 	if (pool) {
 		sums->pool_bytes += pool->info.len;
 		sums->generation_bytes += pool->generations.len;
@@ -65,7 +80,9 @@ static void group_put(struct prefixd_server *s, struct prefixd_admin_reply *r, j
 	prefixd_admin_put_u64(r, j, "pool_bytes", pool ? pool->info.len : 0);
 	prefixd_admin_put_u64(r, j, "page_bytes", pool ? pool->info.page_bytes : 0);
 	prefixd_admin_put_bool(r, j, "huge", pool && pool->info.huge);
-	slots_put(r, j, st->slots);
+	slots_put(r, j, "slots", st->slots);
+	prefixd_admin_put_u64(r, j, "n_host", st->n_host);
+	slots_put(r, j, "host", st->host);
 	prefixd_admin_put_u64(r, j, "blocks", st->n_blocks);
 	prefixd_admin_put_u64(r, j, "nodes", st->n_nodes);
 	prefixd_admin_put_u64(r, j, "roots", st->n_roots);
@@ -183,6 +200,125 @@ static void counters_put(struct prefixd_admin_reply *r, const struct prefixd_cou
 		  c->lookups_full + c->lookups_partial + c->lookups_miss);
 }
 
+static const char *tier_name(int t)
+{
+	return radix_tier_to_string((enum radix_tier)t);
+}
+
+/* What lies where, and what moved between: by from and to, as {"device": {"host": 12}}. */
+static void moved_put(struct prefixd_admin_reply *r, const char *name, const struct sums *sums,
+		      bool down)
+{
+	json_t *all = prefixd_admin_object(r, r->root, name);
+
+	for (int from = 0; from < RADIX_N_TIERS; from++) {
+		json_t *j = NULL;
+
+		for (int to = 0; to < RADIX_N_TIERS; to++) {
+			/* What goes up goes to the device. */
+			if (down ? to <= from : to != RADIX_TIER_DEVICE || from == to)
+				continue;
+			if (!j)
+				j = prefixd_admin_object(r, all, tier_name(from));
+			prefixd_admin_put_u64(r, j, tier_name(to), sums->moved[from][to]);
+		}
+	}
+}
+
+static void tiers_put(struct prefixd_admin_reply *r, const struct prefixd_counters *c,
+		      const struct sums *sums)
+{
+	const uint64_t hits[RADIX_N_TIERS] = { c->hit_device_tokens, c->hit_host_tokens,
+					       c->hit_redis_tokens };
+	json_t *all = prefixd_admin_object(r, r->root, "tiers");
+	json_t *removed = prefixd_admin_object(r, r->root, "removed_blocks");
+
+	for (int t = 0; t < RADIX_N_TIERS; t++) {
+		json_t *j = prefixd_admin_object(r, all, tier_name(t));
+
+		prefixd_admin_put_u64(r, j, "blocks", sums->blocks[t]);
+		prefixd_admin_put_u64(r, j, "bytes", sums->bytes[t]);
+		prefixd_admin_put_u64(r, j, "hit_tokens", hits[t]);
+		removed_put(r, removed, tier_name(t), sums->removed[t]);
+	}
+	moved_put(r, "demoted_blocks", sums, true);
+	moved_put(r, "promoted_blocks", sums, false);
+}
+
+static void host_put(struct prefixd_admin_reply *r, const struct sums *sums)
+{
+	json_t *j = prefixd_admin_object(r, r->root, "host");
+
+	prefixd_admin_put_u64(r, j, "n_slots", sums->n_host);
+	slots_put(r, j, "slots", sums->host);
+	prefixd_admin_put_u64(r, j, "second_copies", sums->n_bonus);
+}
+
+static const char *breaker_name(enum prefixd_breaker_state state)
+{
+	static const char *const names[] = {
+#define X(sym, text) [PREFIXD_BREAKER_##sym] = (text),
+		PREFIXD_BREAKER_STATES(X)
+#undef X
+	};
+
+	return state < radix_array_size(names) ? names[state] : "?";
+}
+
+static void redis_put(struct prefixd_server *s, struct prefixd_admin_reply *r)
+{
+	json_t *all = prefixd_admin_object(r, r->root, "redis"), *j;
+	struct prefixd_redis_stats st;
+	bool there = prefixd_server_redis(s, &st);
+
+	prefixd_admin_put_bool(r, all, "configured", there);
+	prefixd_admin_put_text(r, all, "breaker", breaker_name(st.breaker));
+	prefixd_admin_put_bool(r, all, "connected", st.connected);
+	PUT(r, all, &st, round_trips);
+	PUT(r, all, &st, commands);
+	PUT(r, all, &st, stored);
+	PUT(r, all, &st, fetched);
+	PUT(r, all, &st, lost);
+	PUT(r, all, &st, looks);
+	PUT(r, all, &st, looks_present);
+	PUT(r, all, &st, unlinked);
+	PUT(r, all, &st, bytes_out);
+	PUT(r, all, &st, bytes_in);
+	PUT(r, all, &st, in_flight);
+	PUT(r, all, &st, in_flight_bytes);
+	PUT(r, all, &st, queued);
+	PUT(r, all, &st, connects);
+	PUT(r, all, &st, breaker_opened);
+	PUT(r, all, &st, breaker_closed);
+	prefixd_admin_put_real(r, all, "latency_us", (double)st.latency_ns / 1e3);
+	prefixd_admin_put_text(r, all, "policy", st.policy);
+	j = prefixd_admin_object(r, all, "bad_values");
+#define X(sym, text) prefixd_admin_put_u64(r, j, text, st.bad_values[PREFIXD_REDIS_BAD_##sym]);
+	PREFIXD_REDIS_BAD_REASONS(X)
+#undef X
+	j = prefixd_admin_object(r, all, "errors");
+#define X(sym, text) prefixd_admin_put_u64(r, j, text, st.errors[PREFIXD_REDIS_ERROR_##sym]);
+	PREFIXD_REDIS_ERRORS(X)
+#undef X
+}
+
+/* How long turns of the loop kept others waiting. */
+static void loop_put(struct prefixd_server *s, struct prefixd_admin_reply *r)
+{
+	const struct prefixd_histogram *h = &s->measures.turn;
+	json_t *j = prefixd_admin_object(r, r->root, "loop");
+	uint64_t n = 0;
+
+	for (size_t i = 0; i <= PREFIXD_N_BUCKETS; i++)
+		n += h->n[i];
+	prefixd_admin_put_u64(r, j, "turns", n);
+	prefixd_admin_put_real(r, j, "mean_us", n ? (double)h->sum_ns / (double)n / 1e3 : 0);
+	prefixd_admin_put_real(r, j, "p50_us", prefixd_histogram_at(h, 0.5) / 1e3);
+	prefixd_admin_put_real(r, j, "p99_us", prefixd_histogram_at(h, 0.99) / 1e3);
+	prefixd_admin_put_real(r, j, "p999_us", prefixd_histogram_at(h, 0.999) / 1e3);
+	prefixd_admin_put_real(r, j, "max_us", (double)h->max_ns / 1e3);
+}
+
 void prefixd_admin_status(struct prefixd_server *s, const json_t *args,
 			  struct prefixd_admin_reply *r)
 {
@@ -201,7 +337,7 @@ void prefixd_admin_status(struct prefixd_server *s, const json_t *args,
 	prefixd_admin_put_text(r, j, "worker", s->options->socket);
 	prefixd_admin_put_text(r, j, "admin", s->options->admin_socket);
 	groups_put(s, r, &sums);
-	slots_put(r, r->root, sums.slots);
+	slots_put(r, r->root, "slots", sums.slots);
 	PUT(r, r->root, &sums, n_slots);
 	j = prefixd_admin_object(r, r->root, "memory");
 	PUT(r, j, &sums, pool_bytes);
@@ -214,8 +350,21 @@ void prefixd_admin_status(struct prefixd_server *s, const json_t *args,
 	prefixd_admin_put_u64(r, r->root, "leases", sessions_put(s, r));
 	prefixd_engine_counters(s->engine, &counters);
 	counters_put(r, &counters);
-	j = prefixd_admin_object(r, r->root, "removed_blocks");
-	removed_put(r, j, "device", sums.removed);
+	tiers_put(r, &counters, &sums);
+	host_put(r, &sums);
+	redis_put(s, r);
+	loop_put(s, r);
+}
+
+static uint64_t moves_sum(const struct sums *sums, bool down)
+{
+	uint64_t n = 0;
+
+	for (int from = 0; from < RADIX_N_TIERS; from++)
+		for (int to = 0; to < RADIX_N_TIERS; to++)
+			if (down ? to > from : to < from)
+				n += sums->moved[from][to];
+	return n;
 }
 
 void prefixd_admin_stat(struct prefixd_server *s, const json_t *args, struct prefixd_admin_reply *r)
@@ -249,8 +398,10 @@ void prefixd_admin_stat(struct prefixd_server *s, const json_t *args, struct pre
 	ratio_put(r, "token_hit_ratio", hit_tokens(&c), c.queried_tokens);
 	PUT(r, r->root, &c, committed_blocks);
 	prefixd_admin_put_u64(r, r->root, "removed_blocks", removed);
+	prefixd_admin_put_u64(r, r->root, "demoted_blocks", moves_sum(&sums, true));
+	prefixd_admin_put_u64(r, r->root, "promoted_blocks", moves_sum(&sums, false));
 	PUT(r, r->root, &c, reserve_busy);
-	slots_put(r, r->root, sums.slots);
+	slots_put(r, r->root, "slots", sums.slots);
 	PUT(r, r->root, &sums, n_slots);
 	prefixd_admin_put_u64(r, r->root, "leases", leases);
 	prefixd_admin_put_u64(r, r->root, "sessions", sessions);

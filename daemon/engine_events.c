@@ -255,6 +255,8 @@ static uint8_t removal(uint8_t reason)
 		[RADIX_REMOVE_EVICT] = PROTO_REMOVAL_EVICT,
 		[RADIX_REMOVE_CORRUPT] = PROTO_REMOVAL_CORRUPT,
 		[RADIX_REMOVE_QUOTA] = PROTO_REMOVAL_QUOTA,
+		[RADIX_REMOVE_LOST] = PROTO_REMOVAL_LOST,
+		[RADIX_REMOVE_DROPPED] = PROTO_REMOVAL_DROPPED,
 	};
 
 	return reason < RADIX_REMOVE_N_REASONS ? wire[reason] : PROTO_REMOVAL_NONE;
@@ -264,7 +266,8 @@ static void append(struct proto_writer *w, const struct radix_change *c, uint64_
 {
 	struct proto_change m = {
 		.kind = c->kind, /* the same numbers, see below */
-		.tier = PROTO_TIER_DEVICE,
+		.tier = c->tier,
+		.from_tier = c->from_tier,
 		.reason = c->kind == RADIX_CHANGE_REMOVED ? removal(c->reason) : 0,
 		.number = number,
 		.ns = c->ns,
@@ -279,8 +282,13 @@ static void append(struct proto_writer *w, const struct radix_change *c, uint64_
 
 	_Static_assert((int)RADIX_CHANGE_STORED == (int)PROTO_CHANGE_STORED &&
 			       (int)RADIX_CHANGE_REMOVED == (int)PROTO_CHANGE_REMOVED &&
+			       (int)RADIX_CHANGE_MOVED == (int)PROTO_CHANGE_MOVED &&
 			       (int)RADIX_CHANGE_CLEARED == (int)PROTO_CHANGE_CLEARED,
 		       "kinds of the log are those of the wire");
+	_Static_assert((int)RADIX_TIER_DEVICE == (int)PROTO_TIER_DEVICE &&
+			       (int)RADIX_TIER_HOST == (int)PROTO_TIER_HOST &&
+			       (int)RADIX_TIER_REDIS == (int)PROTO_TIER_REDIS,
+		       "and so are its tiers");
 	memcpy(m.root.b, c->root, sizeof(m.root.b));
 	proto_change_append(w, &m);
 }

@@ -6,6 +6,7 @@
  */
 #include "daemon/server_internal.h"
 
+#include "daemon/below.h"
 #include "daemon/http.h"
 #include "daemon/log.h"
 
@@ -18,6 +19,34 @@
 
 /* ---- the snapshot ---------------------------------------------------------------------------- */
 
+static void slots_gather(struct prefixd_snapshot *snap, enum radix_tier tier,
+			 const uint64_t slots[RADIX_SLOT_N_STATES], uint64_t n, uint64_t stride)
+{
+	snap->capacity_slots[tier] += n;
+	snap->capacity_bytes[tier] += n * stride;
+	for (int i = 0; i < RADIX_SLOT_N_STATES; i++) {
+		snap->slots[tier][i] += slots[i];
+		snap->slot_bytes[tier][i] += slots[i] * stride;
+	}
+}
+
+static void tiers_gather(struct prefixd_snapshot *snap, const struct radix_stats *st,
+			 uint64_t stride)
+{
+	for (int t = 0; t < RADIX_N_TIERS; t++) {
+		snap->tier_blocks[t] += st->tier[t];
+		for (int i = 0; i < RADIX_REMOVE_N_REASONS; i++) {
+			snap->removed[t][i] += st->removed_from[t][i];
+			snap->removed_bytes[t] += st->removed_from[t][i] * stride;
+		}
+		for (int to = 0; to < RADIX_N_TIERS; to++) {
+			snap->moved[t][to] += st->moved[t][to];
+			snap->moved_bytes[t][to] += st->moved[t][to] * stride;
+		}
+	}
+	snap->host_bonus += st->n_bonus;
+}
+
 static void groups_gather(const struct prefixd_server *s, struct prefixd_snapshot *snap)
 {
 	struct prefixd_group_info info;
@@ -28,15 +57,9 @@ static void groups_gather(const struct prefixd_server *s, struct prefixd_snapsho
 
 		radix_index_stats(info.index, &st);
 		snap->pools++;
-		snap->capacity_slots += st.n_slots;
-		snap->capacity_bytes += st.n_slots * info.slot_stride;
-		for (int i = 0; i < RADIX_SLOT_N_STATES; i++) {
-			snap->slots[i] += st.slots[i];
-			snap->slot_bytes[i] += st.slots[i] * info.slot_stride;
-		}
-		for (int i = 0; i < RADIX_REMOVE_N_REASONS; i++)
-			snap->removed[i] += st.removed[i];
-		snap->removed_bytes += st.removed_total * info.slot_stride;
+		slots_gather(snap, RADIX_TIER_DEVICE, st.slots, st.n_slots, info.slot_stride);
+		slots_gather(snap, RADIX_TIER_HOST, st.host, st.n_host, info.slot_stride);
+		tiers_gather(snap, &st, info.slot_stride);
 		snap->blocks += st.n_blocks;
 		snap->nodes += st.n_nodes;
 		snap->roots += st.n_roots;
@@ -46,6 +69,23 @@ static void groups_gather(const struct prefixd_server *s, struct prefixd_snapsho
 		snap->table_bytes += st.table_bytes;
 		snap->key_bytes += st.key_bytes;
 	}
+}
+
+/* Redis, and the threads that work for the loop. */
+static void below_gather(struct prefixd_server *s, uint64_t now, struct prefixd_snapshot *snap)
+{
+	struct prefixd_helper_info copy, redis;
+
+	if (prefixd_server_redis(s, &snap->redis)) {
+		snap->redis_up = snap->redis.connected &&
+				 snap->redis.breaker == PREFIXD_BREAKER_CLOSED;
+		snap->redis_breaker[snap->redis.breaker] = 1;
+	}
+	prefixd_server_helpers(s, now, &copy, &redis);
+	snap->copy_waiting = copy.waiting;
+	snap->copy_beat_age_ns = copy.beat_age_ns;
+	snap->redis_waiting = redis.waiting;
+	snap->redis_beat_age_ns = redis.beat_age_ns;
 }
 
 static void sessions_gather(const struct prefixd_server *s, uint64_t now,
@@ -135,6 +175,7 @@ static void snapshot_gather(struct prefixd_server *s, uint64_t now, struct prefi
 	for (int i = 0; i <= PREFIXD_LOG_DEBUG; i++)
 		snap->log_lines[i] = prefixd_log_count((enum prefixd_log_level)i);
 	groups_gather(s, snap);
+	below_gather(s, now, snap);
 	sessions_gather(s, now, snap);
 	process_gather(snap);
 	snap->scrape_ns = prefixd_now_ns() - now;

@@ -1,8 +1,8 @@
 /*
  * metrics.h - what the daemon tells about itself, declared once.
  *
- * One table (metrics.c) holds every metric: name, type, labels, help and where its value lies in a
- * snapshot.  The text that is scraped and the reference in README.md both come from it.
+ * One table (metrics_table.c) holds every metric: name, type, labels, help and where its value lies
+ * in a snapshot.  The text that is scraped and the reference in README.md both come from it.
  *
  * What it guarantees.  Every label value is there from the first scrape on, at 0.  The set of
  * series is fixed when the daemon is built: nothing that a peer says becomes a label.  No token
@@ -16,6 +16,7 @@
 
 #include "daemon/engine.h"
 #include "daemon/reasons.h"
+#include "daemon/redis.h"
 
 /* Upper bounds of the buckets, in nanoseconds, and how a scrape spells them in seconds. */
 #define PREFIXD_BUCKETS(X)   \
@@ -55,13 +56,14 @@ enum prefixd_metric_op {
 /* A value belongs to the first bucket whose bound it does not exceed; the last one has no bound. */
 struct prefixd_histogram {
 	uint64_t n[PREFIXD_N_BUCKETS + 1];
-	uint64_t sum_ns;
+	uint64_t sum_ns, max_ns;
 };
 
 /* What the loop measures while it runs. */
 struct prefixd_measures {
 	struct prefixd_histogram request[PREFIXD_METRIC_N_OPS];
 	struct prefixd_histogram turn;
+	struct prefixd_histogram move[RADIX_N_TIERS][RADIX_N_TIERS]; /* from, to */
 	/* connections, counted where they end or are turned away; what the engine turns away is in
 	 * its counters, refused_... */
 	uint64_t closed[PREFIXD_CLOSED_N];
@@ -69,8 +71,14 @@ struct prefixd_measures {
 };
 
 void prefixd_histogram_add(struct prefixd_histogram *h, uint64_t ns);
+/* What the share `p` of the values does not exceed, ns, up to a bucket's width; 0: no values. */
+double prefixd_histogram_at(const struct prefixd_histogram *h, double p);
 /* One request of operation number `op`, as its header has it. */
 void prefixd_measure_request(struct prefixd_measures *m, uint16_t op, uint64_t ns);
+
+/* One move of a block between tiers, from its decision to its end. */
+void prefixd_measure_move(struct prefixd_measures *m, enum radix_tier from, enum radix_tier to,
+			  uint64_t ns);
 
 /* Everything that one scrape tells; times in nanoseconds, sizes in bytes. */
 struct prefixd_snapshot {
@@ -78,14 +86,23 @@ struct prefixd_snapshot {
 	struct prefixd_measures measures;
 	struct prefixd_counters counters;
 
-	uint64_t slots[RADIX_SLOT_N_STATES], slot_bytes[RADIX_SLOT_N_STATES];
-	uint64_t removed[RADIX_REMOVE_N_REASONS], removed_bytes;
-	uint64_t pools, capacity_slots, capacity_bytes;
+	/* by enum radix_tier; pools are of the first two */
+	uint64_t slots[2][RADIX_SLOT_N_STATES], slot_bytes[2][RADIX_SLOT_N_STATES];
+	uint64_t capacity_slots[2], capacity_bytes[2];
+	uint64_t removed[RADIX_N_TIERS][RADIX_REMOVE_N_REASONS], removed_bytes[RADIX_N_TIERS];
+	uint64_t moved[RADIX_N_TIERS][RADIX_N_TIERS], moved_bytes[RADIX_N_TIERS][RADIX_N_TIERS];
+	uint64_t tier_blocks[RADIX_N_TIERS];
+	uint64_t pools, host_bonus;
 	uint64_t blocks, nodes, roots, pins, collisions;
 	uint64_t tree_bytes, table_bytes, key_bytes, heap_bytes;
 
 	uint64_t sessions_connected, sessions_orphaned;
 	uint64_t leases, lease_age_max_ns;
+
+	struct prefixd_redis_stats redis; /* zeroes without one */
+	uint64_t redis_up, redis_breaker[3];
+	uint64_t copy_waiting, redis_waiting; /* requests of the helpers */
+	uint64_t copy_beat_age_ns, redis_beat_age_ns;
 
 	uint64_t draining, started_ns; /* of the wall clock */
 	uint64_t reload_ok, reload_ns; /* of the wall clock; the start counts as the first */

@@ -126,3 +126,8 @@ const char *pfx_removal_to_string(int reason)
 {
 	return reason < 0 || reason > UINT8_MAX ? "?" : proto_removal_to_string((uint8_t)reason);
 }
+
+const char *pfx_tier_to_string(int tier)
+{
+	return tier >= 0 && tier <= UINT8_MAX ? proto_tier_to_string((uint8_t)tier) : "?";
+}

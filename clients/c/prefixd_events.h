@@ -37,7 +37,7 @@ typedef struct pfx_namespace pfx_namespace;
 enum pfx_change_kind {
 	PFX_CHANGE_STORED = 1,
 	PFX_CHANGE_REMOVED = 2,
-	PFX_CHANGE_MOVED = 3, /* from one tier to another; not in this version */
+	PFX_CHANGE_MOVED = 3, /* its highest copy is in another tier now */
 	PFX_CHANGE_CLEARED = 4,
 	PFX_CHANGE_RESYNC = 5
 };
@@ -74,6 +74,7 @@ PFX_API int pfx_subscribe(pfx_client *client, pfx_namespace *ns, uint64_t from,
 PFX_API int pfx_next_event(pfx_client *client, uint32_t deadline_ms, pfx_change *ret);
 PFX_API const char *pfx_change_to_string(int kind);
 PFX_API const char *pfx_removal_to_string(int reason);
+PFX_API const char *pfx_tier_to_string(int tier);
 
 #ifdef __cplusplus
 }

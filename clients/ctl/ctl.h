@@ -133,6 +133,7 @@ enum ctl_exit ctl_show_pins(const struct ctl *ctl, const json_t *reply);
 enum ctl_exit ctl_show_explain(const struct ctl *ctl, const json_t *reply);
 enum ctl_exit ctl_show_evict(const struct ctl *ctl, const json_t *reply);
 enum ctl_exit ctl_show_flush(const struct ctl *ctl, const json_t *reply);
+enum ctl_exit ctl_show_invalidate(const struct ctl *ctl, const json_t *reply);
 enum ctl_exit ctl_show_audit(const struct ctl *ctl, const json_t *reply);
 enum ctl_exit ctl_show_config(const struct ctl *ctl, const json_t *reply);
 enum ctl_exit ctl_show_level(const struct ctl *ctl, const json_t *reply);

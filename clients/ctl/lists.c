@@ -84,6 +84,12 @@ enum ctl_exit ctl_show_flush(const struct ctl *ctl, const json_t *r)
 	return CTL_OK;
 }
 
+enum ctl_exit ctl_show_invalidate(const struct ctl *ctl, const json_t *r)
+{
+	printf("%s blocks will not be served again\n", ctl_count(ctl_u64(r, "invalidated")));
+	return CTL_OK;
+}
+
 enum ctl_exit ctl_show_audit(const struct ctl *ctl, const json_t *r)
 {
 	const json_t *v;

@@ -43,6 +43,8 @@ static const struct ctl_command commands[] = {
 	  "drop the coldest blocks that nobody holds", ctl_show_evict },
 	{ "flush", "flush", NULL, BIT(NAMESPACE) | BIT(ALL), true,
 	  "drop what a namespace holds and nobody uses", ctl_show_flush },
+	{ "invalidate", "invalidate", "NAMESPACE", BIT(NAMESPACE), true,
+	  "serve nothing of it that was stored so far", ctl_show_invalidate },
 	{ "audit", "audit", NULL, 0, false, "check every invariant; exit 4 if one is broken",
 	  ctl_show_audit },
 	{ "config", "config", NULL, 0, false, "options, their values and where they come from",
@@ -52,7 +54,7 @@ static const struct ctl_command commands[] = {
 	{ "drain", "drain", "TIME", 0, true,
 	  "take no new work; end with the last lease or after TIME", ctl_show_drain },
 	{ "watch", NULL, NULL, BIT(COUNT), false,
-	  "what is stored and what goes, one line per event; -n LINES", NULL },
+	  "what is stored, moves and goes, one line per event; -n LINES", NULL },
 	{ "version", NULL, NULL, 0, false, "of prefixctl", NULL },
 	{ "help", NULL, "COMMAND", 0, false, "this, or the options of a command", NULL },
 };

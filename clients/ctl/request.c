@@ -225,6 +225,18 @@ static bool fill_flush(json_t *request, const struct ctl *ctl)
 	return json_object_set_new(request, "all", json_true()) == 0;
 }
 
+static bool fill_invalidate(json_t *request, const struct ctl *ctl)
+{
+	const char *option = ctl->values[CTL_OPT_NAMESPACE];
+
+	if ((ctl->operand != NULL) == (option != NULL)) {
+		fputs("prefixctl: invalidate wants one namespace; `prefixctl status` lists them\n",
+		      stderr);
+		return false;
+	}
+	return set_namespace(request, ctl->operand ? ctl->operand : option);
+}
+
 static bool fill_evict(json_t *request, const struct ctl *ctl)
 {
 	const char *n = ctl->operand ? ctl->operand : ctl->values[CTL_OPT_BLOCKS];
@@ -254,6 +266,8 @@ static bool fill(json_t *request, const struct ctl *ctl)
 		return fill_explain(request, ctl);
 	if (strcmp(op, "flush") == 0)
 		return fill_flush(request, ctl);
+	if (strcmp(op, "invalidate") == 0)
+		return fill_invalidate(request, ctl);
 	if (strcmp(op, "evict") == 0)
 		return fill_evict(request, ctl);
 	if (strcmp(op, "tree") == 0)

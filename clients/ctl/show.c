@@ -142,15 +142,106 @@ static void show_sessions(const json_t *sessions)
 	ctl_table_print(&t, "Sessions");
 }
 
+/* One line per tier that lost something; the device's always. */
+static void show_removed(const json_t *removed)
+{
+	const char *tier;
+	json_t *reasons, *n;
+
+	json_object_foreach((json_t *)(uintptr_t)removed, tier, reasons)
+	{
+		bool device = strcmp(tier, "device") == 0;
+		uint64_t sum = 0;
+		const char *name;
+
+		json_object_foreach(reasons, name, n) sum += (uint64_t)json_integer_value(n);
+		if (device || sum)
+			ctl_print_members(device ? "removed" : ctl_format("  %s", ctl_clean(tier)),
+					  reasons);
+	}
+}
+
+/* What a tier copied to or from others: "1,234 host, 5 redis", or "-". */
+static const char *moves(const json_t *by_to)
+{
+	const char *all = "", *to;
+	json_t *n;
+
+	json_object_foreach((json_t *)(uintptr_t)by_to, to, n)
+	{
+		if (json_integer_value(n) <= 0)
+			continue;
+		all = ctl_format("%s%s%s %s", all, *all ? ", " : "",
+				 ctl_brief((uint64_t)json_integer_value(n)), ctl_clean(to));
+	}
+	return *all ? all : "-";
+}
+
+/* Of a daemon that has more than one. */
+static void show_tiers(const json_t *r)
+{
+	static const char *const titles[] = { "<TIER",      "BLOCKS",          "BYTES",
+					      "HIT TOKENS", "<COPIED DOWN TO", "<BROUGHT UP TO" };
+	const json_t *demoted = json_object_get(r, "demoted_blocks");
+	const json_t *promoted = json_object_get(r, "promoted_blocks");
+	struct ctl_table t;
+	const char *name;
+	json_t *tier;
+
+	if (!ctl_u64(json_object_get(r, "host"), "n_slots") &&
+	    !ctl_bool(json_object_get(r, "redis"), "configured"))
+		return;
+	ctl_table_init(&t, titles, 6);
+	json_object_foreach((json_t *)(uintptr_t)json_object_get(r, "tiers"), name, tier)
+	{
+		const char *cells[] = {
+			ctl_clean(name),
+			ctl_brief(ctl_u64(tier, "blocks")),
+			ctl_bytes(ctl_u64(tier, "bytes")),
+			ctl_brief(ctl_u64(tier, "hit_tokens")),
+			moves(json_object_get(demoted, name)),
+			moves(json_object_get(promoted, name)),
+		};
+
+		ctl_table_row(&t, cells);
+	}
+	ctl_table_print(&t, "Tiers");
+	if (ctl_u64(json_object_get(r, "host"), "n_slots")) {
+		ctl_print_members("host slots",
+				  json_object_get(json_object_get(r, "host"), "slots"));
+		ctl_line("", "%s of them second copies",
+			 ctl_count(ctl_u64(json_object_get(r, "host"), "second_copies")));
+	}
+}
+
+static void show_redis(const json_t *redis)
+{
+	if (!ctl_bool(redis, "configured"))
+		return;
+	puts("\nRedis");
+	ctl_line("state", "%s, breaker %s (opened %s times), %.0f us a command",
+		 ctl_bool(redis, "connected") ? "connected" : "NOT connected",
+		 ctl_str(redis, "breaker"), ctl_count(ctl_u64(redis, "breaker_opened")),
+		 ctl_real(redis, "latency_us"));
+	ctl_line("values", "%s stored, %s fetched, %s lost", ctl_count(ctl_u64(redis, "stored")),
+		 ctl_count(ctl_u64(redis, "fetched")), ctl_count(ctl_u64(redis, "lost")));
+	ctl_line("traffic", "%s out, %s in; %s commands in %s round trips",
+		 ctl_bytes(ctl_u64(redis, "bytes_out")), ctl_bytes(ctl_u64(redis, "bytes_in")),
+		 ctl_brief(ctl_u64(redis, "commands")), ctl_brief(ctl_u64(redis, "round_trips")));
+	ctl_line("in flight", "%s commands, %s; %s wait", ctl_count(ctl_u64(redis, "in_flight")),
+		 ctl_bytes(ctl_u64(redis, "in_flight_bytes")), ctl_count(ctl_u64(redis, "queued")));
+	ctl_print_members("bad values", json_object_get(redis, "bad_values"));
+	ctl_print_members("errors", json_object_get(redis, "errors"));
+	if (ctl_str(redis, "policy")[0])
+		ctl_line("evicts by", "%s", ctl_str(redis, "policy"));
+}
+
 enum ctl_exit ctl_show_status(const struct ctl *ctl, const json_t *r)
 {
 	const json_t *memory = json_object_get(r, "memory");
 	const json_t *sockets = json_object_get(r, "sockets");
 	const json_t *counters = json_object_get(r, "counters");
-	const json_t *removed = json_object_get(r, "removed_blocks");
 	uint64_t queried = ctl_u64(counters, "queried_tokens");
-	const char *tier;
-	json_t *reasons;
 
 	printf("prefixd %s, pid %llu, up %s, device %s%s\n", ctl_str(r, "version"),
 	       (unsigned long long)ctl_u64(r, "pid"), ctl_age(ctl_real(r, "uptime_s")),
@@ -174,8 +265,7 @@ enum ctl_exit ctl_show_status(const struct ctl *ctl, const json_t *r)
 		 ctl_count(ctl_u64(counters, "reserve_busy")));
 	ctl_print_members("slots", json_object_get(r, "slots"));
 	show_slots(json_object_get(r, "slots"), ctl_u64(r, "n_slots"));
-	json_object_foreach((json_t *)(uintptr_t)removed, tier, reasons) ctl_print_members(
-		strcmp(tier, "device") == 0 ? "removed" : ctl_clean(tier), reasons);
+	show_removed(json_object_get(r, "removed_blocks"));
 	ctl_line(
 		"memory", "pool %s, index %s, block table %s, keys %s,",
 		ctl_bytes(ctl_u64(memory, "pool_bytes")), ctl_bytes(ctl_u64(memory, "index_bytes")),
@@ -183,6 +273,8 @@ enum ctl_exit ctl_show_status(const struct ctl *ctl, const json_t *r)
 	ctl_line("", "generations %s, heap %s", ctl_bytes(ctl_u64(memory, "generation_bytes")),
 		 ctl_bytes(ctl_u64(memory, "heap_bytes")));
 	ctl_line("leases", "%s", ctl_count(ctl_u64(r, "leases")));
+	show_tiers(r);
+	show_redis(json_object_get(r, "redis"));
 	show_groups(json_object_get(r, "groups"));
 	show_namespaces(json_object_get(r, "namespaces"));
 	show_sessions(json_object_get(r, "sessions"));
@@ -193,8 +285,8 @@ enum ctl_exit ctl_show_status(const struct ctl *ctl, const json_t *r)
 
 void ctl_show_stat_title(void)
 {
-	printf("%8s %8s %8s %7s %8s %8s %6s %7s %6s %5s\n", "requests", "lookups", "tokens/s",
-	       "hits", "stored", "removed", "busy", "ready", "leases", "sess");
+	printf("%8s %7s %8s %7s %6s %7s %5s %5s %4s %7s %6s\n", "requests", "lookups", "tokens/s",
+	       "hits", "stored", "removed", "down", "up", "busy", "ready", "leases");
 }
 
 static uint64_t diff(const json_t *before, const json_t *now, const char *name)
@@ -225,13 +317,15 @@ void ctl_show_stat_line(const json_t *before, const json_t *now)
 	uint64_t n_slots = ctl_u64(now, "n_slots");
 	const json_t *slots = json_object_get(now, "slots");
 
-	printf("%8s %8s %8s %7s %8s %8s %6s %7s %6s %5s\n",
+	printf("%8s %7s %8s %7s %6s %7s %5s %5s %4s %7s %6s\n",
 	       ctl_brief(diff(before, now, "requests")), ctl_brief(diff(before, now, "lookups")),
 	       seconds > 0 ? ctl_brief((uint64_t)((double)queried / seconds)) : "-",
 	       queried ? ctl_percent((double)hit / (double)queried) : "-",
 	       ctl_brief(diff(before, now, "committed_blocks")),
 	       ctl_brief(diff(before, now, "removed_blocks")),
+	       ctl_brief(diff(before, now, "demoted_blocks")),
+	       ctl_brief(diff(before, now, "promoted_blocks")),
 	       ctl_brief(diff(before, now, "reserve_busy")),
 	       n_slots ? ctl_percent((double)ctl_u64(slots, "ready") / (double)n_slots) : "-",
-	       ctl_brief(ctl_u64(now, "leases")), ctl_brief(ctl_u64(now, "sessions")));
+	       ctl_brief(ctl_u64(now, "leases")));
 }

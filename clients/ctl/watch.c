@@ -28,15 +28,19 @@ static void print_json_line(const pfx_change *e)
 	if (e->kind == PFX_CHANGE_CLEARED)
 		printf(",\"revision\":%llu", (unsigned long long)e->revision);
 	if (e->block_len)
-		printf(",\"tenant\":%u,\"root\":\"%s\",\"tier\":%d,\"slot\":%u,\"tokens\":%u,"
+		printf(",\"tenant\":%u,\"root\":\"%s\",\"tier\":\"%s\",\"tokens\":%u,"
 		       "\"block\":\"%s\"",
-		       e->tenant, root, e->tier, e->slot, e->n_tokens, block);
+		       e->tenant, root, pfx_tier_to_string(e->tier), e->n_tokens, block);
+	if (e->block_len && e->slot != UINT32_MAX)
+		printf(",\"slot\":%u", e->slot);
 	if (e->kind == PFX_CHANGE_STORED)
 		printf(",\"parent\":\"%s\"", parent);
 	if (e->position != UINT32_MAX)
 		printf(",\"position\":%u", e->position);
 	if (e->kind == PFX_CHANGE_REMOVED)
 		printf(",\"reason\":\"%s\"", pfx_removal_to_string(e->reason));
+	if (e->kind == PFX_CHANGE_MOVED)
+		printf(",\"from_tier\":\"%s\"", pfx_tier_to_string(e->from_tier));
 	puts("}");
 }
 
@@ -50,8 +54,14 @@ static void print_text_line(const pfx_change *e)
 		printf(" ns %u", e->ns);
 	if (e->kind == PFX_CHANGE_CLEARED)
 		printf(" revision %llu", (unsigned long long)e->revision);
+	if (e->kind == PFX_CHANGE_MOVED)
+		printf(" %s -> %s", pfx_tier_to_string(e->from_tier), pfx_tier_to_string(e->tier));
+	else if (e->block_len)
+		printf(" %s", pfx_tier_to_string(e->tier));
+	if (e->slot != UINT32_MAX && e->block_len)
+		printf(" slot %u", e->slot);
 	if (e->block_len)
-		printf(" slot %u block %s", e->slot, block);
+		printf(" block %s", block);
 	if (e->kind == PFX_CHANGE_REMOVED)
 		printf(" %s", pfx_removal_to_string(e->reason));
 	putchar('\n');

@@ -192,6 +192,7 @@ START_TEST(changing)
 	/* Nobody is at a terminal here: without --yes nothing happens. */
 	expect_ctl(CTL("flush", "--all"), 2);
 	expect_ctl(CTL("evict", "1"), 2);
+	expect_ctl(CTL("invalidate", "1"), 2);
 	expect_ctl(CTL("drain"), 2);
 	expect_ctl(CTL("status"), 0);
 	ck_assert(says("ready 2"));
@@ -201,6 +202,9 @@ START_TEST(changing)
 	expect_ctl(CTL("flush", "--yes"), 2);
 	expect_ctl(CTL("evict", "--yes"), 2);
 	expect_ctl(CTL("evict", "x", "--yes"), 2);
+	expect_ctl(CTL("invalidate", "--yes"), 2);
+	expect_ctl(CTL("invalidate", "1", "--namespace", "1", "--yes"), 2);
+	expect_ctl(CTL("invalidate", "none-of-that-name", "--yes"), 1);
 	expect_ctl(CTL("drain", "--yes"), 0);
 	ck_assert_int_eq(e2e_daemon_stop(&daemon_, 0), 0); /* it ends by itself, well */
 }
@@ -208,9 +212,10 @@ END_TEST
 
 START_TEST(exit_codes)
 {
-	static const char *const all[] = { "ping",      "status", "stat",    "tree",  "pins",
-					   "explain",   "evict",  "flush",   "audit", "config",
-					   "log-level", "drain",  "version", "help" };
+	static const char *const all[] = { "ping",    "status",  "stat",       "tree",
+					   "pins",    "explain", "evict",      "flush",
+					   "audit",   "config",  "log-level",  "drain",
+					   "version", "help",    "invalidate", "watch" };
 
 	expect_ctl(CTL("bogus"), 2);
 	expect_ctl(CTL("ping", "more"), 2);

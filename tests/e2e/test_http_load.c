@@ -29,9 +29,10 @@ static void lookups_add_up(const struct exposition *e)
 		  exposition_sum(e, "prefixd_leases_ended_total") +
 			  exposition_get(e, "prefixd_leases"));
 	ck_assert(exposition_sum(e, "prefixd_pool_slots") ==
-		  exposition_get(e, "prefixd_pool_capacity_slots{tier=\"device\"}"));
+		  exposition_sum(e, "prefixd_pool_capacity_slots"));
 	ck_assert(exposition_sum(e, "prefixd_pool_bytes") ==
-		  exposition_get(e, "prefixd_pool_capacity_bytes{tier=\"device\"}"));
+		  exposition_sum(e, "prefixd_pool_capacity_bytes"));
+	ck_assert(exposition_sum(e, "prefixd_tier_blocks") == exposition_get(e, "prefixd_blocks"));
 }
 
 /* One MATCH, with RESERVE, COMMIT and RELEASE as the dice say; true if a lease was left open. */

@@ -42,6 +42,9 @@ START_TEST(an_empty_snapshot_is_complete)
 	ck_assert(exposition_get(
 			  &a, "prefixd_evicted_blocks_total{tier=\"device\",reason=\"quota\"}") ==
 		  0);
+	ck_assert(exposition_get(&a, "prefixd_demoted_blocks_total{from=\"host\",to=\"redis\"}") ==
+		  0);
+	ck_assert(exposition_get(&a, "prefixd_redis_bad_payload_total{reason=\"checksum\"}") == 0);
 	ck_assert(exposition_get(&a, "prefixd_request_duration_seconds_count{op=\"probe\"}") == 0);
 	ck_assert(exposition_get(&a, "prefixd_build_info{version=\"1.2.3\",protocol=\"1\","
 				     "device=\"host\"}") == 1);
@@ -73,6 +76,45 @@ START_TEST(buckets_have_their_bounds)
 				 1e-9L);
 	ck_assert(exposition_get(&e, DURATION "_count{op=\"other\"}") == 1);
 	ck_assert(exposition_get(&e, DURATION "_count{op=\"ping\"}") == 0);
+	exposition_free(&e);
+}
+END_TEST
+
+/* A quantile is its bucket's bound, but never above the greatest value. */
+START_TEST(quantiles)
+{
+	struct prefixd_histogram h = { .sum_ns = 0 };
+
+	ck_assert(prefixd_histogram_at(&h, 0.5) == 0);
+	for (int i = 0; i < 98; i++)
+		prefixd_histogram_add(&h, 60000);
+	prefixd_histogram_add(&h, 3000000);
+	prefixd_histogram_add(&h, 20000000000);
+	ck_assert(prefixd_histogram_at(&h, 0.5) == 100000);
+	ck_assert(prefixd_histogram_at(&h, 0.98) == 100000);
+	ck_assert(prefixd_histogram_at(&h, 0.99) == 5000000);
+	ck_assert(prefixd_histogram_at(&h, 1) == 20000000000);
+	ck_assert_uint_eq(h.max_ns, 20000000000);
+}
+END_TEST
+
+/* Moves between tiers have their two labels. */
+START_TEST(moves_by_from_and_to)
+{
+	struct exposition e;
+
+	snap = (struct prefixd_snapshot){ .version = "1", .device = "x" };
+	prefixd_measure_move(&snap.measures, RADIX_TIER_HOST, RADIX_TIER_DEVICE, 70000);
+	snap.moved[RADIX_TIER_HOST][RADIX_TIER_DEVICE] = 7;
+	snap.moved[RADIX_TIER_DEVICE][RADIX_TIER_REDIS] = 9;
+	e = text_of(PREFIXD_TEXT_0_0_4);
+	ck_assert(exposition_get(&e, "prefixd_transfer_duration_seconds_bucket{from=\"host\","
+				     "to=\"device\",le=\"0.0001\"}") == 1);
+	ck_assert(exposition_get(
+			  &e, "prefixd_promoted_blocks_total{from=\"host\",to=\"device\"}") == 7);
+	ck_assert(exposition_get(
+			  &e, "prefixd_demoted_blocks_total{from=\"device\",to=\"redis\"}") == 9);
+	ck_assert(exposition_sum(&e, "prefixd_promoted_blocks_total") == 7);
 	exposition_free(&e);
 }
 END_TEST
@@ -159,6 +201,8 @@ int main(int argc, char **argv)
 	}
 	tcase_add_test(tc, an_empty_snapshot_is_complete);
 	tcase_add_test(tc, buckets_have_their_bounds);
+	tcase_add_test(tc, quantiles);
+	tcase_add_test(tc, moves_by_from_and_to);
 	tcase_add_test(tc, bounds_are_spelled_right);
 	tcase_add_loop_test(tc, accept_decides, 0, radix_array_size(accepts));
 	tcase_add_test(tc, the_reference_is_the_tables);
