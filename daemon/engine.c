@@ -23,6 +23,8 @@ void prefixd_engine_config_init(struct prefixd_engine_config *config)
 	config->limits.op_ids = 1024;
 	config->limits.op_id_ns = 60ull * 1000 * 1000 * 1000;
 	config->limits.pending_ns = 10ull * 1000 * 1000 * 1000;
+	config->limits.reserve_ns = 2ull * 1000 * 1000 * 1000;
+	config->limits.prefill_ns_per_token = 50000;
 	config->pool_bytes = 1ull << 30;
 	config->lease_key_bytes = 1ull << 30;
 	config->watches_processes = true;
@@ -115,6 +117,11 @@ int prefixd_engine_new(struct prefixd_engine **ret_engine,
 	radix_list_init(&e->lead_due);
 	radix_list_init(&e->changed);
 	radix_list_init(&e->unled);
+	radix_list_init(&e->stirred);
+	radix_list_init(&e->loads_due);
+	radix_list_init(&e->loads_stirred);
+	radix_list_init(&e->seeks);
+	e->free_move = RADIX_NONE;
 	prefixd_events_init(e);
 	measure_replies(e);
 	e->groups_cap = config->limits.max_groups;
@@ -147,6 +154,8 @@ struct prefixd_engine *prefixd_engine_free(struct prefixd_engine *e)
 		radix_give(a, r, sizeof(*r) + r->salt_len);
 	}
 	prefixd_leases_deinit(e);
+	prefixd_moves_deinit(e);
+	prefixd_seeks_deinit(e);
 	prefixd_events_deinit(e);
 	for (uint32_t i = 0; i < e->n_groups; i++)
 		if (e->groups[i])
@@ -178,9 +187,7 @@ static const struct op_rule {
 	[PROTO_OP_COMMIT] = { prefixd_op_commit, NULL },
 	[PROTO_OP_RELEASE] = { prefixd_op_release, NULL },
 	[PROTO_OP_WAIT] = { prefixd_op_wait, NULL },
-	[PROTO_OP_PREFETCH] = { NULL,
-				"PREFETCH is not supported by this version: there is no lower "
-				"tier to fetch from" },
+	[PROTO_OP_PREFETCH] = { prefixd_op_prefetch, NULL },
 	[PROTO_OP_PROBE] = { prefixd_op_probe, NULL },
 	[PROTO_OP_EXPLAIN] = { prefixd_op_explain, NULL },
 	[PROTO_OP_REPORT] = { prefixd_op_report, NULL },
@@ -286,6 +293,8 @@ static void on_time(struct prefixd_engine *e)
 		prefixd_lease_finish(e, l, PREFIXD_END_REVOKED, NULL);
 	}
 	prefixd_pending_time(e);
+	prefixd_room_time(e);
+	prefixd_loads_time(e);
 }
 
 uint64_t prefixd_engine_deadline(const struct prefixd_engine *e)
@@ -301,14 +310,28 @@ uint64_t prefixd_engine_deadline(const struct prefixd_engine *e)
 				     max_age);
 	if (e->draining && !e->exited && e->drain_deadline_ns)
 		due = radix_min_u64(due, e->drain_deadline_ns);
+	due = radix_min_u64(due, prefixd_room_deadline(e));
+	due = radix_min_u64(due, prefixd_loads_deadline(e));
 	return radix_min_u64(due, e->events.due_ns);
+}
+
+/* Whoever waits for slots gets what there is. */
+static void on_drain(struct prefixd_engine *e, uint64_t deadline_ns)
+{
+	e->draining = true;
+	e->drain_deadline_ns = deadline_ns;
+	for (uint32_t i = 0; i < e->n_groups; i++)
+		if (e->groups[i])
+			prefixd_room_stir(e, e->groups[i]);
 }
 
 static void drain_check(struct prefixd_engine *e)
 {
 	if (!e->draining || e->exited)
 		return;
-	if (e->n_active == 0 || (e->drain_deadline_ns && e->now_ns >= e->drain_deadline_ns)) {
+	/* Nothing more begins to move, but what is on its way down arrives. */
+	if ((e->n_active == 0 && !prefixd_moves_down(e)) ||
+	    (e->drain_deadline_ns && e->now_ns >= e->drain_deadline_ns)) {
 		e->exited = true;
 		prefixd_act(e, PREFIXD_ACTION_EXIT, RADIX_NONE);
 	}
@@ -323,6 +346,7 @@ static void on_evict(struct prefixd_engine *e, struct prefixd_event *event)
 	if (!g || !g->index)
 		return;
 	g->reap = true;
+	prefixd_room_stir(e, g);
 	event->ret_n = radix_evict(g->index, (uint32_t)radix_min_u64(event->u.admin.n, UINT32_MAX),
 				   RADIX_REMOVE_EVICT);
 }
@@ -338,6 +362,7 @@ static void on_flush(struct prefixd_engine *e, struct prefixd_event *event)
 		if (event->u.admin.ns != RADIX_NONE && r->ns->id != event->u.admin.ns)
 			continue;
 		r->ns->group->reap = true;
+		prefixd_room_stir(e, r->ns->group);
 		event->ret_n += radix_flush_root(r->ns->group->index, r->index_root,
 						 RADIX_REMOVE_FLUSH);
 	}
@@ -349,10 +374,9 @@ static void on_reload(struct prefixd_engine *e, const struct prefixd_event *even
 {
 	const struct prefixd_limits *lim = event->u.reload.limits;
 
-	if (lim && prefixd_out_reserve(e,
-				       lim->max_frame + PREFIXD_OUT_SLACK +
-					       (size_t)e->waits_cap * PREFIXD_EVENT_ROOM,
-				       64 + e->waits_cap) == 0) {
+	if (lim &&
+	    prefixd_out_reserve(e, prefixd_out_total(lim->max_frame, e->waits_cap, e->later_cap),
+				64 + e->waits_cap + e->later_cap) == 0) {
 		e->config.limits = *lim;
 	} else if (lim) {
 		prefixd_log(e, PREFIXD_LOG_ERROR,
@@ -415,6 +439,7 @@ struct prefixd_actions prefixd_engine_step(struct prefixd_engine *e, struct pref
 	e->n_actions = 0;
 	e->out_len = 0;
 	e->log_len = 0;
+	prefixd_room_begin(e);
 	switch (event->type) {
 	case PREFIXD_EVENT_SESSION_OPENED:
 		prefixd_session_opened(e, event->session, &event->u.peer);
@@ -436,8 +461,7 @@ struct prefixd_actions prefixd_engine_step(struct prefixd_engine *e, struct pref
 		on_time(e);
 		break;
 	case PREFIXD_EVENT_DRAIN:
-		e->draining = true;
-		e->drain_deadline_ns = event->u.drain.deadline_ns;
+		on_drain(e, event->u.drain.deadline_ns);
 		break;
 	case PREFIXD_EVENT_ADMIN_EVICT:
 		on_evict(e, event);
@@ -449,14 +473,28 @@ struct prefixd_actions prefixd_engine_step(struct prefixd_engine *e, struct pref
 		on_reload(e, event);
 		break;
 	case PREFIXD_EVENT_MOVED:
-	case PREFIXD_EVENT_LOOKED:
+		prefixd_moved(e, event);
+		break;
 	case PREFIXD_EVENT_REDIS_STATE:
+		prefixd_redis_state(e, event->u.redis_up);
+		break;
+	case PREFIXD_EVENT_LOOKED:
+		prefixd_looked(e, event);
+		break;
 	case PREFIXD_EVENT_EPOCH_SEEN:
+		prefixd_epoch_seen(e, event);
+		break;
 	case PREFIXD_EVENT_ADMIN_INVALIDATE:
+		prefixd_invalidate(e, event);
 		break;
 	}
+	do { /* who is given slots may go on or end, and what ends gives others room */
+		prefixd_loads_settle(e);
+		prefixd_room_settle(e);
+	} while (!radix_list_empty(&e->loads_stirred));
 	prefixd_pending_settle(e);
 	prefixd_roots_reap(e);
+	prefixd_moves_settle(e);
 	if (event->type == PREFIXD_EVENT_TIMER)
 		prefixd_events_send(e); /* last: it takes the room that is left */
 	prefixd_events_settle(e);

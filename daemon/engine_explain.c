@@ -13,7 +13,9 @@
 #include <stdio.h>
 
 struct finding {
-	uint32_t n_blocks;
+	uint32_t n_blocks; /* in all tiers */
+	uint32_t n_host;   /* of those, in host memory; in Redis */
+	uint32_t n_redis;
 	uint32_t same; /* tokens of the next block that agree with a stored one */
 	bool below;    /* something hangs below the place where the match ended */
 	const uint8_t *own;
@@ -33,7 +35,9 @@ static void find(const struct prefixd_engine *e, const struct prefixd_root *root
 	uint32_t same = 0, slot;
 
 	radix_match(ix, &from, keys.p, n_keys, NULL, &m);
-	f->n_blocks = m.n_device;
+	f->n_blocks = m.n_blocks;
+	f->n_host = m.n_host;
+	f->n_redis = m.n_blocks - m.n_device - m.n_host;
 	f->below = m.diverged;
 	if (m.n_blocks < n_keys) {
 		struct prefixd_spot spot = { .root = root, .at = m.end, .depth = m.n_blocks };
@@ -86,12 +90,16 @@ static enum proto_reason judge_here(const struct prefixd_root *root, const struc
 							       : PROTO_REASON_NEVER_SEEN;
 }
 
-static enum proto_reason judge(const struct prefixd_namespace *ns, const struct prefixd_root *root,
-			       const struct finding *f, const struct proto_explain_rep *rep,
-			       uint32_t n_keys, uint64_t n_tokens)
+static enum proto_reason judge(const struct prefixd_engine *e, const struct prefixd_namespace *ns,
+			       const struct prefixd_root *root, const struct finding *f,
+			       const struct proto_explain_rep *rep, uint32_t n_keys,
+			       uint64_t n_tokens)
 {
 	enum proto_reason r = judge_here(root, f, rep, n_keys, n_tokens);
 
+	if (e->config.redis && !e->redis_up &&
+	    (r == PROTO_REASON_NEVER_SEEN || r == PROTO_REASON_DIVERGED))
+		return PROTO_REASON_TIER_DOWN;
 	return r == PROTO_REASON_NEVER_SEEN && ns->seed_mismatch ? PROTO_REASON_SEED_MISMATCH : r;
 }
 
@@ -146,11 +154,15 @@ static int say(char *out, size_t len, const struct prefixd_namespace *ns, const 
 				"%llu of %llu tokens are served; the next %llu are being computed "
 				"by another lease now",
 				matched, n, lost);
+	case PROTO_REASON_TIER_DOWN:
+		return snprintf(out, len,
+				"%llu of %llu tokens are served; Redis, which may have more, does "
+				"not answer",
+				matched, n);
 	case PROTO_REASON_NEVER_SEEN:
 	case PROTO_REASON_EVICTED:
 	case PROTO_REASON_NAMESPACE:
 	case PROTO_REASON_TIER_LOST:
-	case PROTO_REASON_TIER_DOWN:
 	case PROTO_REASON_QUOTA:
 	case PROTO_REASON_CORRUPT:
 		break;
@@ -180,7 +192,7 @@ static void explain(struct prefixd_engine *e, struct prefixd_request *rq,
 	if (f.n_pending)
 		f.same = 0; /* it is the same all the way; only not there yet */
 	rep.position = radix_min_u64(rep.matched_tokens + f.same, m->n_tokens);
-	rep.reason = (uint8_t)judge(ns, root, &f, &rep, n_keys, m->n_tokens);
+	rep.reason = (uint8_t)judge(e, ns, root, &f, &rep, n_keys, m->n_tokens);
 	if (rep.reason == PROTO_REASON_BELOW_BLOCK)
 		rep.lost_tokens = f.n_blocks == n_keys ? m->n_tokens - rep.matched_tokens : f.same;
 	else
@@ -197,6 +209,11 @@ static void explain(struct prefixd_engine *e, struct prefixd_request *rq,
 		}
 	}
 	n = say(text, sizeof(text), ns, &f, &rep, m->n_tokens);
+	if (n > 0 && (size_t)n < sizeof(text) && f.n_host + f.n_redis)
+		n += snprintf(text + n, sizeof(text) - (size_t)n,
+			      "; of its %u blocks %u lie in host memory and %u in Redis, to be "
+			      "loaded",
+			      f.n_blocks, f.n_host, f.n_redis);
 	rep.text.p = text;
 	rep.text.n = n < 0 ? 0 : radix_min_u32((uint32_t)n, sizeof(text) - 1);
 	prefixd_reply_begin(e, &rp, 0);

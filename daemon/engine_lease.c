@@ -1,5 +1,5 @@
 /*
- * engine_lease.c - the life of a lease, RESERVE, COMMIT and RELEASE.
+ * engine_lease.c - the life of a lease, COMMIT and RELEASE.
  *
  * What it guarantees.  Every slot that a session holds RESERVED or OWN is in exactly one lease's
  * list.  A lease ends once: its counters are settled (device + tail + pending + miss == asked), its
@@ -59,6 +59,7 @@ static void lease_clear(struct prefixd_lease *l)
 	radix_list_init(&l->waiters);
 	radix_list_init(&l->changed);
 	radix_list_init(&l->wait);
+	radix_list_init(&l->room.link);
 	l->idx = keep.idx;
 	l->keys = keep.keys;
 	l->keys_cap = keep.keys_cap;
@@ -151,8 +152,8 @@ void prefixd_lease_begin(struct prefixd_engine *e, struct prefixd_lease *l,
 	e->counters.lookups++;
 }
 
-struct prefixd_lease *prefixd_lease_of(struct prefixd_engine *e, struct prefixd_request *rq,
-				       uint64_t id)
+struct prefixd_lease *prefixd_lease_any_of(struct prefixd_engine *e, struct prefixd_request *rq,
+					   uint64_t id)
 {
 	uint32_t idx = (uint32_t)(id & ((1u << PREFIXD_LEASE_IDX_BITS) - 1));
 	struct prefixd_lease *l = idx < e->n_leases ? e->leases[idx] : NULL;
@@ -171,6 +172,20 @@ struct prefixd_lease *prefixd_lease_of(struct prefixd_engine *e, struct prefixd_
 			       "when the device is done with its slots, and MATCH again");
 		if (l->n_own == 0) /* it was said once; next time the lease is unknown */
 			(void)prefixd_lease_unquarantine(e, l);
+		return NULL;
+	}
+	return l;
+}
+
+struct prefixd_lease *prefixd_lease_of(struct prefixd_engine *e, struct prefixd_request *rq,
+				       uint64_t id)
+{
+	struct prefixd_lease *l = prefixd_lease_any_of(e, rq, id);
+
+	if (l && radix_list_linked(&l->room.link)) {
+		prefixd_refuse(e, rq, PROTO_STATUS_WRONG_STATE, "lease",
+			       "a RESERVE of this lease waits for slots; take its reply first, or "
+			       "RELEASE the lease");
 		return NULL;
 	}
 	return l;
@@ -217,48 +232,85 @@ void prefixd_lease_drop_donor(struct prefixd_lease *l)
 
 /* ---- the end --------------------------------------------------------------------------------- */
 
-/* Splits what was asked for into hits by tier and misses by reason, once. */
-static void settle(struct prefixd_engine *e, const struct prefixd_lease *l,
-		   struct proto_release_rep *r)
+static uint64_t take(uint64_t *left, uint64_t tokens)
 {
-	struct prefixd_counters *c = &e->counters;
-	uint64_t bt = l->root->ns->block_tokens, n = l->n_tokens;
-	uint64_t device = radix_min_u64(bt * l->n_device, n);
-	uint64_t pending = radix_min_u64(bt * l->n_pending, n - device);
-	uint64_t tail = radix_min_u64(l->tail_used, n - device - pending);
-	uint64_t miss = n - device - pending - tail, left = miss, part;
+	uint64_t n = radix_min_u64(*left, tokens);
 
-	r->queried_tokens = n;
-	r->hit_device_tokens = device + tail;
-	r->hit_pending_tokens = pending;
-	r->miss_tokens = miss;
-	c->queried_tokens += n;
-	c->hit_device_tokens += device + tail;
-	c->hit_tail_tokens += tail;
-	c->hit_pending_tokens += pending;
-	c->miss_tokens += miss;
-	if (miss == 0)
-		c->lookups_full++;
-	else if (miss == n)
-		c->lookups_miss++;
-	else
-		c->lookups_partial++;
+	*left -= n;
+	return n;
+}
+
+/* Why blocks that lay in a lower tier were not served from there. */
+static uint64_t *missed_lower(struct prefixd_counters *c, uint8_t reason, bool gone)
+{
+	switch (reason) {
+	case PROTO_REASON_TIER_LOST:
+		return &c->miss_tier_lost;
+	case PROTO_REASON_CORRUPT:
+		return &c->miss_corrupt;
+	case PROTO_REASON_TIER_DOWN:
+		return gone ? &c->miss_tier_lost : &c->miss_tier_down;
+	case PROTO_REASON_NO_ROOM:
+		return gone ? &c->miss_tier_lost : &c->miss_no_room;
+	default:
+		return gone ? &c->miss_tier_lost : &c->miss_declined;
+	}
+}
+
+/* Misses by reason: the surest reasons first, each for the tokens that it can explain. */
+static void settle_misses(struct prefixd_counters *c, const struct prefixd_lease *l, uint64_t miss)
+{
+	uint64_t bt = l->root->ns->block_tokens, n = l->n_tokens, left = miss;
+	uint32_t lower = prefixd_lease_lower(l), no_room = l->no_room;
+
 	/* What no key names can never be served as a block, nor can the shared part of one. */
-	part = radix_min_u64(left, n - radix_min_u64(n, bt * l->n_given) + l->shared);
-	c->miss_below_block += part;
-	left -= part;
-	part = radix_min_u64(left, bt * l->no_room);
-	c->miss_no_room += part;
-	left -= part;
-	part = radix_min_u64(left, bt * l->n_pend);
-	c->miss_pending += part;
-	left -= part;
-	if (l->diverged && l->n_path > 0)
+	c->miss_below_block += take(&left, n - radix_min_u64(n, bt * l->n_given) + l->shared);
+	*missed_lower(c, l->load_reason, true) += take(&left, bt * l->n_gone);
+	*missed_lower(c, l->load_reason, false) += take(&left, bt * (l->n_computed + lower));
+	/* The last RESERVE may have failed over blocks that lay lower: those are counted. */
+	if (lower > l->n_reserved)
+		no_room -= radix_min_u32(no_room, lower - l->n_reserved);
+	c->miss_no_room += take(&left, bt * no_room);
+	c->miss_pending += take(&left, bt * l->n_pend);
+	if (l->reason == PROTO_REASON_TIER_DOWN)
+		c->miss_tier_down += left;
+	else if (l->diverged && l->n_path > 0)
 		c->miss_diverged += left;
 	else if (l->root->ns->seed_mismatch)
 		c->miss_seed_mismatch += left;
 	else
 		c->miss_never_seen += left;
+}
+
+/* Splits what was asked for into hits by tier and misses by reason, once. */
+static void settle(struct prefixd_engine *e, struct prefixd_lease *l, struct proto_release_rep *r)
+{
+	struct prefixd_counters *c = &e->counters;
+	uint64_t bt = l->root->ns->block_tokens, left = l->n_tokens, tail;
+
+	prefixd_lease_lower_look(l);
+	r->queried_tokens = l->n_tokens;
+	r->hit_device_tokens = take(&left, bt * l->n_device);
+	r->hit_host_tokens = take(&left, bt * l->n_host);
+	r->hit_redis_tokens = take(&left, bt * l->n_redis);
+	r->hit_pending_tokens = take(&left, bt * l->n_pending);
+	tail = take(&left, l->tail_used);
+	r->hit_device_tokens += tail;
+	r->miss_tokens = left;
+	c->queried_tokens += r->queried_tokens;
+	c->hit_device_tokens += r->hit_device_tokens;
+	c->hit_host_tokens += r->hit_host_tokens;
+	c->hit_redis_tokens += r->hit_redis_tokens;
+	c->hit_tail_tokens += tail;
+	c->hit_pending_tokens += r->hit_pending_tokens;
+	c->miss_tokens += r->miss_tokens;
+	if (r->miss_tokens == 0)
+		c->lookups_full++;
+	else if (r->miss_tokens == l->n_tokens)
+		c->lookups_miss++;
+	else
+		c->lookups_partial++;
+	settle_misses(c, l, r->miss_tokens);
 }
 
 /* Gives every slot back; keep_back: nobody may have them yet. */
@@ -321,6 +373,19 @@ static void finish_revoked(struct prefixd_engine *e, struct prefixd_lease *l,
 	radix_list_add_tail(&e->quarantine, &l->link);
 }
 
+/*
+ * The blocks up to where the lease stands before it stores any are hit again: they were worth
+ * keeping.  Told once, before its own blocks come behind them.
+ */
+static void tell_hit(struct prefixd_engine *e, struct prefixd_lease *l)
+{
+	if (l->hit_told || e->config.write != PREFIXD_WRITE_SECOND_USE ||
+	    !prefixd_tiered(e, l->group))
+		return;
+	l->hit_told = true;
+	radix_hit(l->group->index, &l->pin.at);
+}
+
 void prefixd_lease_finish(struct prefixd_engine *e, struct prefixd_lease *l,
 			  enum prefixd_lease_end how, struct proto_release_rep *ret)
 {
@@ -334,14 +399,21 @@ void prefixd_lease_finish(struct prefixd_engine *e, struct prefixd_lease *l,
 	}
 	settle(e, l, &r);
 	count_end(&e->counters, how);
+	prefixd_reserve_end(e, l, how);
+	prefixd_load_orphan(e, l);
 	if (how == PREFIXD_END_REVOKED)
 		prefixd_wait_end(e, l, PROTO_WAIT_FAILED, 0);
 	prefixd_wait_stop(e, l);
 	prefixd_pending_resign(e, l);
 	prefixd_lease_drop_donor(l);
+	tell_hit(e, l);
 	radix_touch(l->group->index, &l->pin.at, prefixd_tick(e));
 	radix_pin_drop(l->group->index, &l->pin);
+	if (l->held)
+		radix_pin_drop(l->group->index, &l->hold);
+	l->held = false;
 	give_slots(e, l, keep_back);
+	prefixd_room_stir(e, l->group);
 	prefixd_root_put(e, l->root);
 	l->group->reap = true;
 	l->root = NULL;
@@ -377,6 +449,7 @@ uint32_t prefixd_lease_unquarantine(struct prefixd_engine *e, struct prefixd_lea
 		radix_assert(r == 0);
 		prefixd_poison(e, l->group->id, l->slots[i]);
 	}
+	prefixd_room_stir(e, l->group);
 	if (l->session)
 		l->session->n_leases--;
 	lease_put_away(e, l);
@@ -403,127 +476,6 @@ void prefixd_lease_place(struct prefixd_engine *e, struct prefixd_session *s)
 {
 	while (s->n_leases >= e->config.limits.max_leases && forget_revoked(e, s))
 		continue;
-}
-
-/* ---- RESERVE --------------------------------------------------------------------------------- */
-
-static int slots_room(struct prefixd_engine *e, struct prefixd_lease *l, uint32_t n)
-{
-	uint32_t cap = l->slots_cap ? l->slots_cap : 64;
-	uint32_t *v;
-
-	if (l->n_reserved == 0)
-		l->res_head = l->n_own;
-	while (cap < l->res_head + l->n_reserved + n)
-		cap *= 2;
-	if (cap == l->slots_cap)
-		return 0;
-	v = prefixd_grow(e->alloc, l->slots, l->slots_cap * sizeof(*v), cap * sizeof(*v));
-	if (!v)
-		return -ENOMEM;
-	l->slots = v;
-	l->slots_cap = cap;
-	return 0;
-}
-
-static void reserve_busy(struct prefixd_engine *e, struct prefixd_request *rq,
-			 struct prefixd_lease *l, uint32_t asked, bool of_pool)
-{
-	l->no_room = asked;
-	l->leads_rest = false; /* others need not wait for what will not be stored */
-	prefixd_pending_changed(e, l);
-	l->root->busy_depth = l->n_path + l->n_reserved;
-	if (of_pool) { /* who is held to his own limits does not bind others to theirs */
-		l->group->busy_ns = e->now_ns;
-		l->group->busy_session = rq->s->number;
-	}
-	e->counters.reserve_busy++;
-	prefixd_refuse_busy(e, rq, 1000,
-			    of_pool ? "every block of the pool is held by leases; compute without "
-				      "storing, or ask again"
-				    : "this session holds as many blocks as it may; RELEASE or "
-				      "COMMIT some, or ask again");
-}
-
-static void reserve_on(struct prefixd_engine *e, struct prefixd_request *rq,
-		       struct prefixd_lease *l, uint32_t want, uint32_t asked)
-{
-	struct proto_reserve_rep rep = { .first = l->n_path + l->n_reserved };
-	struct prefixd_reply rp;
-	struct radix_runs runs;
-	uint32_t granted = 0, *to = l->slots + l->res_head + l->n_reserved;
-
-	prefixd_reply_begin(e, &rp, e->reserve_fixed);
-	runs = prefixd_reply_runs(e, &rp, e->reserve_fixed, want);
-	radix_reserve(l->group->index, rq->s->number, want, &runs, &granted);
-	l->group->reap = true;
-	if (granted == 0) {
-		reserve_busy(e, rq, l, asked, true);
-		return;
-	}
-	l->no_room = asked - granted;
-	if (l->no_room)
-		l->root->busy_depth = rep.first + granted;
-	for (uint32_t i = 0; i < runs.n; i++)
-		for (uint32_t k = 0; k < runs.v[i].len; k++)
-			*to++ = runs.v[i].start + k;
-	l->n_reserved += granted;
-	e->counters.reserved_blocks += granted;
-	/* Where there was no room, another one need not wait for what will not be stored. */
-	prefixd_pending_lead(e, l, l->leads_rest && l->no_room == 0);
-	rep.n = granted;
-	rep.reuse = radix_reuse_counter(l->group->index);
-	proto_reserve_rep_encode(&rp.w, &rep);
-	prefixd_reply_add_runs(&rp, runs.n);
-	prefixd_reply_send(e, rq, &rp);
-}
-
-void prefixd_op_reserve(struct prefixd_engine *e, struct prefixd_request *rq)
-{
-	uint32_t most = (e->config.limits.max_frame - PROTO_HEADER_LEN - e->reserve_fixed) / 8;
-	struct proto_reserve_req m;
-	struct prefixd_lease *l;
-	const char *bad;
-	uint32_t asked, want;
-
-	if (proto_reserve_req_decode(rq->body, rq->h->len, &m, &bad)) {
-		prefixd_refuse_body(e, rq, bad);
-		return;
-	}
-	if (prefixd_op_replayed(e, rq, &m.op_id))
-		return;
-	if (e->draining) {
-		prefixd_refuse(e, rq, PROTO_STATUS_DRAINING, NULL, "the daemon is stopping");
-		return;
-	}
-	l = prefixd_lease_of(e, rq, m.lease);
-	if (!l)
-		return;
-	if (m.n == 0) {
-		prefixd_refuse(e, rq, PROTO_STATUS_BAD_BODY, "n",
-			       "'n' is 0; ask for one block or more");
-		return;
-	}
-	if (l->n_keys == l->n_reserved) {
-		prefixd_refuse(e, rq, PROTO_STATUS_WRONG_STATE, "n",
-			       "every key of this lease is stored or reserved; EXTEND it with the "
-			       "keys of the blocks to come");
-		return;
-	}
-	asked = radix_min_u32(m.n, l->n_keys - l->n_reserved);
-	prefixd_wait_stop(e, l);
-	want = radix_min_u32(radix_min_u32(asked, most), prefixd_guard_reserve(e, rq->s, l->group));
-	if (want == 0) {
-		reserve_busy(e, rq, l, asked, false);
-		return;
-	}
-	want = radix_min_u32(want, l->group->n_slots);
-	if (slots_room(e, l, want) < 0 ||
-	    prefixd_op_prepare(e, rq, &m.op_id, e->reserve_fixed + 8 * want) < 0) {
-		prefixd_refuse_memory(e, rq);
-		return;
-	}
-	reserve_on(e, rq, l, want, asked);
 }
 
 /* ---- COMMIT ---------------------------------------------------------------------------------- */
@@ -566,6 +518,7 @@ static int commit_one(struct prefixd_engine *e, struct prefixd_lease *l, struct 
 	}
 	l->res_head++;
 	l->n_reserved--;
+	l->n_computed += prefixd_lease_lower(l) > 0; /* it might have been brought up */
 	prefixd_lease_pop_keys(l, 1);
 	if (l->root->busy_depth != RADIX_NONE && l->n_path > l->root->busy_depth)
 		l->root->busy_depth = RADIX_NONE;
@@ -627,11 +580,16 @@ static void commit_on(struct prefixd_engine *e, struct prefixd_request *rq, stru
 {
 	struct proto_commit_rep rep = { 0 };
 	struct radix_block b = { .checksum_kind = m->checksum_kind };
+	struct radix_member fresh[PREFIXD_THROUGH_MAX];
 	struct prefixd_reply rp;
 	struct radix_runs runs;
-	uint32_t i;
+	const uint8_t *keys = prefixd_lease_key(l);
+	uint32_t i, n_fresh = 0;
+	bool through = e->config.write == PREFIXD_WRITE_THROUGH && prefixd_tiered(e, l->group);
 	int r = 0;
 
+	tell_hit(e, l);
+	prefixd_lease_lower_look(l);
 	prefixd_reply_begin(e, &rp, e->commit_fixed);
 	runs = prefixd_reply_runs(e, &rp, e->commit_fixed, m->n);
 	for (i = 0; i < m->n; i++) {
@@ -640,7 +598,14 @@ static void commit_on(struct prefixd_engine *e, struct prefixd_request *rq, stru
 		r = commit_one(e, l, &b, &rep, &runs);
 		if (r)
 			break;
+		if (through && n_fresh < PREFIXD_THROUGH_MAX)
+			n_fresh += radix_path_members(l->group->index, &l->pin.at, 1,
+						      &fresh[n_fresh]);
 	}
+	prefixd_name_members(e, l->root, &l->pin.at, keys, i);
+	prefixd_lease_lower_passed(l);
+	if (n_fresh)
+		prefixd_write_through(e, l->group, fresh, n_fresh);
 	prefixd_pending_changed(e, l);
 	if (r) {
 		prefixd_refuse(e, rq, r < 0 ? PROTO_STATUS_NO_MEMORY : PROTO_STATUS_CONFLICT, "n",
@@ -675,7 +640,8 @@ void prefixd_op_commit(struct prefixd_engine *e, struct prefixd_request *rq)
 	l = prefixd_lease_of(e, rq, m.lease);
 	if (!l || !commit_check(e, rq, l, &m))
 		return;
-	if (prefixd_op_prepare(e, rq, &m.op_id, e->commit_fixed + 8 * m.n) < 0) {
+	if (prefixd_op_prepare(e, rq, &m.op_id, e->commit_fixed + 8 * m.n) < 0 ||
+	    prefixd_names_room(e, m.n) < 0) {
 		prefixd_refuse_memory(e, rq);
 		return;
 	}
@@ -698,7 +664,7 @@ void prefixd_op_release(struct prefixd_engine *e, struct prefixd_request *rq)
 	}
 	if (prefixd_op_replayed(e, rq, &m.op_id))
 		return;
-	l = prefixd_lease_of(e, rq, m.lease);
+	l = prefixd_lease_any_of(e, rq, m.lease);
 	if (!l)
 		return;
 	if (m.flags & ~(uint32_t)(PROTO_RELEASE_OVER | PROTO_RELEASE_NEXT)) {

@@ -1,9 +1,9 @@
 /*
- * engine_match.c - MATCH, EXTEND and PROBE: what is there already.
+ * engine_match.c - MATCH and EXTEND: what is there already, for a lease.
  *
  * What it guarantees.  A request is answered and its path pinned in one step.  Runs of slots are
  * collected in the reply itself.  The lease keeps a copy of exactly those keys that are not on its
- * path yet, because RESERVE and COMMIT carry none.  PROBE pins nothing and writes nothing.
+ * path yet, because RESERVE and COMMIT carry none.
  *
  * What it relies on.  radix_match() is pure; a place it returns is valid until the tree changes,
  * which nothing here does before the pin is taken.
@@ -82,6 +82,7 @@ struct look {
 	uint32_t n_keys;
 	struct proto_span tail;
 	bool no_tail;
+	bool may_load; /* PROMOTE was said, and a load's end could be told */
 	/* result */
 	struct radix_match m;
 	struct radix_runs runs;
@@ -90,15 +91,18 @@ struct look {
 static void look(const struct radix_index *ix, struct look *k)
 {
 	radix_match(ix, &k->from, k->keys, k->n_keys, &k->runs, &k->m);
-	/* The path ends where device copies end: the rest is to be recomputed or attached to. */
-	if (k->m.n_device < k->m.n_blocks) {
-		struct radix_match again;
-
-		radix_match(ix, &k->from, k->keys, k->m.n_device, NULL, &again);
-		k->m.end = again.end;
-		k->m.n_blocks = again.n_blocks;
+	if (k->runs.full) { /* what lies lower is told with the last part */
+		k->m.end = k->m.device_end;
+		k->m.n_blocks = k->m.n_device;
+		k->m.n_host = 0;
 		k->m.diverged = false;
 	}
+}
+
+/* Blocks found behind those that the path takes: in host memory or Redis. */
+static uint32_t lower(const struct look *k)
+{
+	return k->m.n_blocks - k->m.n_device;
 }
 
 /* May blocks of this namespace be used in part?  A shared digest over content outside the token ids
@@ -130,7 +134,7 @@ static void look_for_tail(struct prefixd_engine *e, struct prefixd_lease *l, con
 		return;
 	/* Without leave to use the tokens, the answer matters only where nothing at all was found:
 	 * it tells "shorter than a block" from "never seen". */
-	if (k->no_tail && l->n_path > 0)
+	if (k->no_tail && l->n_path + lower(k) > 0)
 		return;
 	if (k->m.n_blocks < k->n_keys) {
 		tokens = k->keys + (size_t)k->m.n_blocks * ns->key_len;
@@ -141,7 +145,7 @@ static void look_for_tail(struct prefixd_engine *e, struct prefixd_lease *l, con
 	}
 	if (n == 0)
 		return;
-	radix_partial(ix, &l->pin.at, tokens, n, &donor, &slot, &shared);
+	radix_partial(ix, &k->m.end, tokens, n, &donor, &slot, &shared);
 	l->shared = shared;
 	if (shared == 0 || k->no_tail || slot == RADIX_NONE)
 		return;
@@ -152,25 +156,32 @@ static void look_for_tail(struct prefixd_engine *e, struct prefixd_lease *l, con
 }
 
 /* Why the look ended; kept in the lease, since a later EXTEND may not look at all. */
-static uint8_t reason_of(const struct prefixd_lease *l, const struct look *k)
+static uint8_t reason_of(const struct prefixd_engine *e, const struct prefixd_lease *l,
+			 const struct look *k)
 {
 	uint8_t never = l->root->ns->seed_mismatch ? PROTO_REASON_SEED_MISMATCH
 						   : PROTO_REASON_NEVER_SEEN;
 
 	if (k->runs.full)
 		return PROTO_REASON_NONE;
+	if (l->root->detached)
+		return PROTO_REASON_NAMESPACE;
 	if (k->m.n_blocks == k->n_keys)
 		return PROTO_REASON_BELOW_BLOCK;
 	if (l->n_pend)
 		return PROTO_REASON_PENDING;
-	if (l->n_path == 0)
-		return l->shared ? PROTO_REASON_BELOW_BLOCK : never;
+	if (l->n_path + lower(k) == 0 && l->shared)
+		return PROTO_REASON_BELOW_BLOCK;
+	if (e->config.redis && !e->redis_up)
+		return PROTO_REASON_TIER_DOWN; /* there it might be */
+	if (l->n_path + lower(k) == 0)
+		return never;
 	return k->m.diverged ? PROTO_REASON_DIVERGED : never;
 }
 
 /*
- * Of the keys behind the path, how many does another lease compute?  With LEAD this one computes
- * them if nobody else does the first.
+ * Of the keys behind all that was found, how many does another lease compute?  With LEAD this one
+ * computes them if nobody else does the first.
  */
 static void look_for_pending(struct prefixd_engine *e, struct prefixd_lease *l,
 			     const struct look *k, bool lead)
@@ -178,41 +189,132 @@ static void look_for_pending(struct prefixd_engine *e, struct prefixd_lease *l,
 	struct prefixd_spot spot = {
 		.root = l->root,
 		.at = k->m.end,
-		.depth = l->n_path,
+		.depth = l->n_path + lower(k),
 		.first_key = l->island ? l->first_key : NULL,
-		.keys = prefixd_lease_key(l),
-		.n_keys = l->n_keys,
+		.n_keys = l->n_keys - lower(k),
 		.self = l,
 	};
 
-	l->n_pend = k->runs.full ? 0 : prefixd_pending_count(e, &spot);
-	if (lead && !l->n_pend && l->n_keys && !k->runs.full && !e->draining && !prefixd_leads(l))
+	l->n_pend = 0;
+	if (k->runs.full || spot.n_keys == 0 || l->root->detached)
+		return;
+	spot.keys = prefixd_lease_key(l) + (size_t)lower(k) * l->root->ns->key_len;
+	l->n_pend = prefixd_pending_count(e, &spot);
+	if (lead && !l->n_pend && !e->draining && !prefixd_leads(l))
 		prefixd_pending_lead(e, l, true);
+}
+
+/* ---- what lies lower ------------------------------------------------------------------------- */
+
+void prefixd_lease_lower_look(struct prefixd_lease *l)
+{
+	uint32_t told = prefixd_lease_lower(l);
+	uint32_t have = l->held ? l->hold.at.depth - l->pin.at.depth : 0;
+
+	/* Where blocks are lost, the index moves the hold up to what is left. */
+	if (have >= told)
+		return;
+	l->n_gone += told - have;
+	l->redis_until = l->n_path + have;
+	l->host_until = radix_min_u32(l->host_until, l->redis_until);
+}
+
+void prefixd_lease_lower_passed(struct prefixd_lease *l)
+{
+	if (!l->held || l->hold.at.depth > l->pin.at.depth)
+		return;
+	radix_pin_drop(l->group->index, &l->hold);
+	l->held = false;
+}
+
+/*
+ * Notes what the look found lower, and holds it.  A block counts for the tier in which it was told
+ * first: it cannot leave it downward while it is held.
+ */
+static void hold_lower(struct prefixd_lease *l, const struct look *k)
+{
+	struct radix_index *ix = l->group->index;
+
+	if (l->redis_until <= l->n_path || l->redis_until == l->host_until)
+		l->host_until = l->n_path + k->m.n_host;
+	l->redis_until = l->n_path + lower(k);
+	l->host_until = radix_min_u32(l->host_until, l->redis_until);
+	if (lower(k) == 0) {
+		radix_pin_drop(ix, &l->hold);
+		l->held = false;
+	} else if (l->held) {
+		radix_pin_move(ix, &l->hold, &k->m.end);
+	} else {
+		radix_pin_take(ix, &l->hold, &k->m.end);
+		l->held = true;
+	}
+}
+
+/* Loading what lies lower: how long it may take, and whether computing is faster. */
+static void advise(const struct prefixd_engine *e, const struct prefixd_lease *l,
+		   const struct look *k, struct proto_match_rep *rep)
+{
+	uint64_t ns, tokens = (uint64_t)lower(k) * l->root->ns->block_tokens;
+
+	if (lower(k) == 0)
+		return;
+	ns = prefixd_load_estimate(e, l->group, k->m.n_host, lower(k) - k->m.n_host);
+	rep->load_us = (uint32_t)radix_min_u64(ns / 1000, UINT32_MAX);
+	rep->advice = e->config.limits.prefill_ns_per_token &&
+		      ns > tokens * e->config.limits.prefill_ns_per_token;
+}
+
+/* Before anything is written: could the end of a load be told? */
+static bool may_load(struct prefixd_engine *e, const struct prefixd_lease *l, uint32_t flags)
+{
+	return (flags & PROTO_MATCH_PROMOTE) && prefixd_tiered(e, l->group) &&
+	       prefixd_later_room(e) == 0;
+}
+
+/* With PROMOTE, what lies lower comes up, unless that is slower than computing. */
+static void promote(struct prefixd_engine *e, const struct prefixd_request *rq,
+		    struct prefixd_lease *l, const struct look *k, uint32_t deadline_us,
+		    struct proto_match_rep *rep)
+{
+	if (lower(k) == 0 || l->root->detached)
+		return;
+	if (rep->advice) {
+		e->counters.load_declined_slow += lower(k);
+		return;
+	}
+	if (k->may_load && prefixd_load_begin(e, l, rq->h->seq, prefixd_load_due(e, deadline_us)))
+		return;
+	rep->advice = 1; /* there is no memory for it */
 }
 
 static void reply_match(struct prefixd_engine *e, struct prefixd_request *rq,
 			struct prefixd_reply *rp, struct prefixd_lease *l, const struct look *k,
-			uint32_t tail_slot)
+			uint32_t tail_slot, struct proto_match_rep *rep)
 {
 	const struct prefixd_namespace *ns = l->root->ns;
 	uint32_t tail_tokens = tail_slot == RADIX_NONE ? 0 : l->tail_offer;
-	uint64_t served = (uint64_t)l->n_path * ns->block_tokens + tail_tokens;
-	struct proto_match_rep rep = {
-		.lease = l->id,
-		.root = l->root->id,
-		.n_device = k->m.n_blocks,
-		.n_pending = l->n_pend,
-		.tail_tokens = tail_tokens,
-		.tail_slot = tail_slot,
-		.more = k->runs.full,
-		.miss_token = radix_min_u64(served, l->n_tokens),
-		.reuse = radix_reuse_counter(l->group->index),
-	};
+	uint64_t served = (uint64_t)(l->n_path + lower(k)) * ns->block_tokens + tail_tokens;
 
-	rep.reason = served >= l->n_tokens ? PROTO_REASON_NONE : l->reason;
-	proto_match_rep_encode(&rp->w, &rep);
+	rep->lease = l->id;
+	rep->root = l->root->id;
+	rep->n_device = k->m.n_device;
+	rep->n_host = k->m.n_host;
+	rep->n_redis = lower(k) - k->m.n_host;
+	rep->n_pending = l->n_pend;
+	rep->tail_tokens = tail_tokens;
+	rep->tail_slot = tail_slot;
+	rep->more = k->runs.full;
+	rep->miss_token = radix_min_u64(served, l->n_tokens);
+	rep->reuse = radix_reuse_counter(l->group->index);
+	rep->reason = served >= l->n_tokens ? PROTO_REASON_NONE : l->reason;
+	proto_match_rep_encode(&rp->w, rep);
 	prefixd_reply_add_runs(rp, k->runs.n);
 	prefixd_reply_send(e, rq, rp);
+	/* Does Redis know more?  Whoever asks next will be told. */
+	if (!k->runs.full && !l->n_pend && k->m.n_blocks < k->n_keys &&
+	    (!l->island || l->n_path + lower(k) > 0))
+		prefixd_seek(e, l->root, &k->m.end, k->keys + (size_t)k->m.n_blocks * ns->key_len,
+			     k->n_keys - k->m.n_blocks, NULL, 0);
 }
 
 /* ---- MATCH ----------------------------------------------------------------------------------- */
@@ -298,31 +400,36 @@ static bool match_on(struct prefixd_engine *e, struct prefixd_request *rq, struc
 		     const struct proto_match_req *m, struct look *k)
 {
 	uint32_t key_len = l->root->ns->key_len, left, slot;
+	struct proto_match_rep rep = { 0 };
 	struct prefixd_reply rp;
 
 	prefixd_reply_begin(e, &rp, e->match_fixed);
 	k->runs = prefixd_reply_runs(e, &rp, e->match_fixed, k->n_keys);
 	look(l->group->index, k);
-	left = k->n_keys - k->m.n_blocks;
+	left = k->n_keys - k->m.n_device;
 	if (prefixd_lease_keys_room(e, l, (size_t)left * key_len) < 0)
 		return false;
 	if (left)
-		memcpy(l->keys, k->keys + (size_t)k->m.n_blocks * key_len, (size_t)left * key_len);
+		memcpy(l->keys, k->keys + (size_t)k->m.n_device * key_len, (size_t)left * key_len);
 	l->n_keys = left;
 	l->n_looked = k->runs.full ? 0 : left;
 	l->n_given = k->n_keys;
-	l->n_path = l->n_device = k->m.n_blocks;
+	l->n_path = l->n_device = k->m.n_device;
 	l->n_tokens = m->n_tokens;
 	l->diverged = k->m.diverged;
 	l->island = m->flags & PROTO_MATCH_ISLAND;
 	if (l->island)
 		memcpy(l->first_key, k->keys, key_len);
-	radix_pin_take(l->group->index, &l->pin, &k->m.end);
+	radix_pin_take(l->group->index, &l->pin, &k->m.device_end);
+	hold_lower(l, k);
 	look_for_tail(e, l, k, &slot);
 	prefixd_lease_begin(e, l, rq->s, l->root);
 	look_for_pending(e, l, k, m->flags & PROTO_MATCH_LEAD);
-	l->reason = reason_of(l, k);
-	reply_match(e, rq, &rp, l, k, slot);
+	l->reason = reason_of(e, l, k);
+	advise(e, l, k, &rep);
+	if (m->flags & PROTO_MATCH_PROMOTE)
+		promote(e, rq, l, k, m->deadline_us, &rep);
+	reply_match(e, rq, &rp, l, k, slot, &rep);
 	return true;
 }
 
@@ -357,6 +464,7 @@ void prefixd_op_match(struct prefixd_engine *e, struct prefixd_request *rq)
 	k.keys = m.keys.p;
 	k.tail = m.tail;
 	k.no_tail = (m.flags & PROTO_MATCH_NO_TAIL) || !tails_allowed(name.ns);
+	k.may_load = may_load(e, l, m.flags);
 	k.from = radix_place_root(l->root->index_root);
 	r = prefixd_op_prepare(e, rq, &m.op_id, e->match_fixed + 8 * k.n_keys);
 	/* A graft changes the tree: after it nothing may fail for want of memory. */
@@ -420,21 +528,36 @@ static bool extend_check(struct prefixd_engine *e, struct prefixd_request *rq,
 	return true;
 }
 
-/* The blocks that the look found are on the path now; which of them did an earlier look miss? */
-static void extend_advance(struct prefixd_lease *l, const struct look *k)
+/*
+ * The blocks that the look found are on the path now.  Those that were told to lie lower came up;
+ * of the others, which did an earlier look miss?
+ */
+static void extend_advance(struct prefixd_engine *e, struct prefixd_lease *l, const struct look *k)
 {
-	uint32_t n = k->m.n_blocks, late = radix_min_u32(n, l->n_looked);
+	uint32_t n = k->m.n_device, late = radix_min_u32(n, l->n_looked);
+	uint32_t host = l->host_until > l->n_path ? l->host_until - l->n_path : 0;
+	uint32_t raised = radix_min_u32(n, prefixd_lease_lower(l));
 
 	if (n > 0 && l->tail_last) { /* that block is served whole now */
 		l->tail_used -= l->tail_last;
 		l->tail_last = 0;
 	}
-	prefixd_lease_pop_keys(l, n);
+	host = radix_min_u32(host, raised);
+	l->n_host += host;
+	l->n_redis += raised - host;
+	late -= radix_min_u32(late, raised);
 	l->n_pending += late;
-	l->n_device += n - late;
-	radix_pin_move(l->group->index, &l->pin, &k->m.end);
+	l->n_device += n - raised - late;
+	prefixd_lease_pop_keys(l, n);
+	radix_pin_move(l->group->index, &l->pin, &k->m.device_end);
+	if (k->runs.full) /* what was told to lie lower counts when the rest is taken */
+		prefixd_lease_lower_passed(l);
+	else
+		hold_lower(l, k);
 	l->n_looked = k->runs.full ? 0 : l->n_keys;
 	l->diverged = k->m.diverged;
+	if (!k->runs.full)
+		prefixd_load_taken(e, l);
 }
 
 struct radix_place prefixd_lease_from(const struct prefixd_lease *l)
@@ -453,6 +576,7 @@ static void extend_on(struct prefixd_engine *e, struct prefixd_request *rq, stru
 		      const struct proto_extend_req *m, uint32_t n_new)
 {
 	struct look k = { .tail = m->tail };
+	struct proto_match_rep rep = { 0 };
 	struct prefixd_reply rp;
 	uint32_t slot = RADIX_NONE;
 
@@ -465,25 +589,33 @@ static void extend_on(struct prefixd_engine *e, struct prefixd_request *rq, stru
 	if (m->n_tokens)
 		l->n_tokens = m->n_tokens;
 	k.no_tail = (m->flags & PROTO_MATCH_NO_TAIL) || !tails_allowed(l->root->ns);
+	k.may_load = may_load(e, l, m->flags);
 	k.from = prefixd_lease_from(l);
 	k.keys = prefixd_lease_key(l);
-	/* With reservations outstanding the block before is not READY: the keys only wait. */
-	k.n_keys = l->n_reserved ? 0 : l->n_keys;
+	/* With reservations outstanding the block before is not READY: the keys only wait.  And of
+	 * an older epoch nothing is found any more. */
+	k.n_keys = l->n_reserved || l->root->detached ? 0 : l->n_keys;
 	prefixd_reply_begin(e, &rp, e->match_fixed);
 	k.runs = prefixd_reply_runs(e, &rp, e->match_fixed, k.n_keys);
+	prefixd_lease_lower_look(l);
+	if (l->root->detached)
+		l->n_gone += prefixd_lease_lower(l);
 	if (!l->n_reserved) {
 		look(l->group->index, &k);
-		extend_advance(l, &k);
+		extend_advance(e, l, &k);
 		look_for_tail(e, l, &k, &slot);
 		look_for_pending(e, l, &k, m->flags & PROTO_MATCH_LEAD);
 		prefixd_pending_changed(e, l);
-		l->reason = reason_of(l, &k);
+		l->reason = reason_of(e, l, &k);
+		advise(e, l, &k, &rep);
+		if (m->flags & PROTO_MATCH_PROMOTE)
+			promote(e, rq, l, &k, m->deadline_us, &rep);
 	} else {
 		l->n_pend = 0;
 		if ((m->flags & PROTO_MATCH_LEAD) && prefixd_leads(l))
 			l->leads_rest = true;
 	}
-	reply_match(e, rq, &rp, l, &k, slot);
+	reply_match(e, rq, &rp, l, &k, slot, &rep);
 }
 
 void prefixd_op_extend(struct prefixd_engine *e, struct prefixd_request *rq)
@@ -518,83 +650,4 @@ void prefixd_op_extend(struct prefixd_engine *e, struct prefixd_request *rq)
 		return;
 	}
 	extend_on(e, rq, l, &m, n_new);
-}
-
-/* ---- PROBE ----------------------------------------------------------------------------------- */
-
-static void probe_bits(const struct radix_index *ix, const struct prefixd_root *root,
-		       struct proto_span keys, uint32_t n_keys, const struct radix_match *m,
-		       uint8_t *bits)
-{
-	uint32_t key_len = root->ns->key_len;
-
-	memset(bits, 0, (n_keys + 7) / 8);
-	for (uint32_t i = 0; i < n_keys; i++) {
-		const uint8_t *key = (const uint8_t *)keys.p + (size_t)i * key_len;
-		struct radix_place at;
-		bool rooted, is = i < m->n_blocks;
-
-		/* Token keys name a block only below their prefix; a digest names it alone. */
-		if (!is && root->ns->mode == RADIX_KEYS_DIGEST)
-			is = radix_find_digest(ix, root->index_root, key, &at, &rooted) == 0;
-		if (is)
-			bits[i / 8] = (uint8_t)(bits[i / 8] | 1u << (i % 8));
-	}
-}
-
-static void probe(struct prefixd_engine *e, struct prefixd_request *rq,
-		  const struct proto_probe_req *m, const struct prefixd_root_name *name,
-		  uint32_t n_keys)
-{
-	const struct prefixd_root *root = prefixd_root_find(e, name);
-	struct proto_probe_rep rep = { 0 };
-	struct radix_match found = { 0 };
-	struct prefixd_reply rp;
-	uint8_t *bits;
-
-	if (root) {
-		const struct radix_index *ix = name->ns->group->index;
-		struct radix_place from = radix_place_root(root->index_root);
-
-		radix_match(ix, &from, m->keys.p, n_keys, NULL, &found);
-		rep.root = root->id;
-	} else {
-		prefixd_root_id(e, name, &rep.root);
-	}
-	rep.n_device = found.n_device;
-	prefixd_reply_begin(e, &rp, 0);
-	if (m->flags & PROTO_PROBE_BITMAP) {
-		/* Made at the far end of the buffer; the encoder copies it to its place. */
-		rep.bitmap.n = (n_keys + 7) / 8;
-		bits = e->out + e->out_cap - rep.bitmap.n;
-		rep.bitmap.p = bits;
-		if (root)
-			probe_bits(name->ns->group->index, root, m->keys, n_keys, &found, bits);
-		else
-			memset(bits, 0, rep.bitmap.n);
-	}
-	proto_probe_rep_encode(&rp.w, &rep);
-	prefixd_reply_send(e, rq, &rp);
-}
-
-void prefixd_op_probe(struct prefixd_engine *e, struct prefixd_request *rq)
-{
-	struct prefixd_root_name name;
-	struct proto_probe_req m;
-	const char *bad;
-	uint32_t n_keys;
-
-	if (proto_probe_req_decode(rq->body, rq->h->len, &m, &bad)) {
-		prefixd_refuse_body(e, rq, bad);
-		return;
-	}
-	if (!prefixd_root_name_check(e, rq, m.has, m.ns, m.tenant, m.salt, &name) ||
-	    !prefixd_keys_check(e, rq, name.ns, m.keys, &n_keys) ||
-	    !prefixd_tokens_check(e, rq, name.ns, n_keys, 0, m.n_tokens))
-		return;
-	if (m.flags & ~(uint32_t)PROTO_PROBE_BITMAP) {
-		prefixd_refuse(e, rq, PROTO_STATUS_BAD_BODY, "flags", "bit 1 (BITMAP) is known");
-		return;
-	}
-	probe(e, rq, &m, &name, n_keys);
 }

@@ -234,8 +234,8 @@ static void name_namespace(const struct prefixd_engine *e, const struct proto_op
 			    radix_array_size(f) - (with_seed ? 0 : 1), ret, 32);
 }
 
-static struct prefixd_namespace *namespace_find(const struct prefixd_engine *e,
-						const uint8_t digest[32])
+struct prefixd_namespace *prefixd_namespace_find(const struct prefixd_engine *e,
+						 const uint8_t digest[32])
 {
 	uint64_t hash;
 	struct prefixd_item *it;
@@ -320,6 +320,8 @@ void prefixd_group_free(struct prefixd_engine *e, struct prefixd_group *g)
 		e->groups[g->id] = NULL;
 		e->budget_used -= g->budget;
 	}
+	radix_list_remove(&g->stirred);
+	prefixd_loads_deinit(e, g);
 	radix_index_free(g->index);
 	radix_give(e->alloc, g->marks, g->n_slots);
 	radix_give(e->alloc, g, sizeof(*g));
@@ -379,6 +381,11 @@ static struct prefixd_group *group_new(struct prefixd_engine *e, struct prefixd_
 	g->budget = budget;
 	g->busy_session = RADIX_NONE;
 	radix_list_init(&g->waiting);
+	radix_list_init(&g->line);
+	radix_list_init(&g->stirred);
+	radix_list_init(&g->loads);
+	g->line_due_ns = g->again_ns = UINT64_MAX;
+	g->n_host = e->config.host_blocks;
 	g->marks = prefixd_take0(e->alloc, n_slots);
 	if (!g->marks) {
 		radix_give(e->alloc, g, sizeof(*g));
@@ -395,6 +402,7 @@ static void group_begin(struct prefixd_engine *e, struct prefixd_group *g)
 
 	a->group = g->id;
 	a->u.pool.n_slots = g->n_slots;
+	a->u.pool.n_host = g->n_host;
 	a->u.pool.slot_bytes = g->slot_bytes;
 	e->groups[g->id] = g;
 	if (g->id == e->n_groups)
@@ -507,7 +515,7 @@ static void open_namespace(struct prefixd_engine *e, struct prefixd_request *rq,
 	uint64_t hash;
 
 	name_namespace(e, m, true, digest);
-	ns = namespace_find(e, digest);
+	ns = prefixd_namespace_find(e, digest);
 	if (!session_room(e, rq, ns))
 		return;
 	g = ns ? ns->group : group_find(e, m->block_bytes);
@@ -529,6 +537,7 @@ static void open_namespace(struct prefixd_engine *e, struct prefixd_request *rq,
 	if (made) {
 		made->group = g;
 		made->id = e->next_ns++;
+		e->key_max = made->key_len > e->key_max ? made->key_len : e->key_max;
 		memcpy(&hash, digest, sizeof(hash));
 		prefixd_set_add(&e->namespaces, &made->item, hash);
 	}
@@ -539,6 +548,8 @@ static void open_namespace(struct prefixd_engine *e, struct prefixd_request *rq,
 			    made->id, rq->s->peer.pid);
 	if (new_group)
 		group_begin(e, new_group);
+	if (made)
+		prefixd_epoch_ask(e, made);
 	if (rq->deferred)
 		return;
 	session_add(rq->s, ns);
@@ -633,7 +644,9 @@ void prefixd_pool_ready(struct prefixd_engine *e, const struct prefixd_event *ev
 	if (!g || g->state != PREFIXD_GROUP_CREATING)
 		return;
 	config.n_slots = g->n_slots;
-	config.n_entries = g->n_slots;
+	config.n_host = g->n_host;
+	config.redis = e->config.redis;
+	config.n_entries = g->n_slots + g->n_host + (e->config.redis ? e->config.index_blocks : 0);
 	if (radix_index_new(&g->index, &config) < 0) {
 		prefixd_act(e, PREFIXD_ACTION_POOL_DESTROY, RADIX_NONE)->group = group;
 		answer_waiting(e, g, PROTO_STATUS_NO_MEMORY,

@@ -206,10 +206,8 @@ static int waits_room(struct prefixd_engine *e)
 
 	if (e->n_waits < e->waits_cap)
 		return 0;
-	if (prefixd_out_reserve(e,
-				e->config.limits.max_frame + PREFIXD_OUT_SLACK +
-					(size_t)cap * PREFIXD_EVENT_ROOM,
-				64 + cap) < 0)
+	if (prefixd_out_reserve(e, prefixd_out_total(e->config.limits.max_frame, cap, e->later_cap),
+				64 + cap + e->later_cap) < 0)
 		return -ENOMEM;
 	v = prefixd_grow(e->alloc, e->waits, e->waits_cap * sizeof(struct prefixd_lease *),
 			 cap * sizeof(struct prefixd_lease *));

@@ -7,8 +7,9 @@
  * when memory for them cannot be had: they help people and tests, nothing depends on them.
  *
  * What it relies on.  A step emits at most one frame of up to max_frame bytes, plus one OPEN reply
- * for each waiting OPEN and one EVENT for each WAIT; prefixd_out_reserve() was called for the
- * latter when they began to wait.
+ * for each waiting OPEN, one EVENT for each WAIT and a small frame for each RESERVE that waits and
+ * each load; prefixd_out_reserve() was called for those when they began.  Whoever may send more
+ * (a RESERVE that waited is granted) looks at prefixd_out_left() first and waits for another step.
  */
 #include "daemon/engine_internal.h"
 
@@ -29,7 +30,7 @@ void *prefixd_grow(const struct radix_alloc *a, void *old, size_t old_len, size_
 	return p;
 }
 
-static int actions_room(struct prefixd_engine *e, uint32_t n)
+static int grow_actions(struct prefixd_engine *e, uint32_t n)
 {
 	uint32_t cap = e->actions_cap ? e->actions_cap : 64;
 	struct prefixd_action *v;
@@ -46,12 +47,44 @@ static int actions_room(struct prefixd_engine *e, uint32_t n)
 	return 0;
 }
 
+int prefixd_actions_room(struct prefixd_engine *e, uint32_t n)
+{
+	return grow_actions(e, n + ACTIONS_KEPT + 2 * e->n_waiting + e->n_waits + e->n_later);
+}
+
+size_t prefixd_out_total(uint32_t max_frame, uint32_t waits, uint32_t later)
+{
+	return max_frame + PREFIXD_OUT_SLACK + (size_t)waits * PREFIXD_EVENT_ROOM +
+	       (size_t)later * PREFIXD_LATER_ROOM;
+}
+
+size_t prefixd_out_left(const struct prefixd_engine *e)
+{
+	size_t kept = e->out_len + (size_t)e->n_waits * PREFIXD_EVENT_ROOM +
+		      (size_t)e->n_later * PREFIXD_LATER_ROOM;
+
+	return kept < e->out_cap ? e->out_cap - kept : 0;
+}
+
+int prefixd_later_room(struct prefixd_engine *e)
+{
+	uint32_t cap = e->later_cap ? 2 * e->later_cap : 64;
+
+	if (e->n_later < e->later_cap)
+		return 0;
+	if (prefixd_out_reserve(e, prefixd_out_total(e->config.limits.max_frame, e->waits_cap, cap),
+				64 + e->waits_cap + cap) < 0)
+		return -ENOMEM;
+	e->later_cap = cap;
+	return 0;
+}
+
 int prefixd_out_reserve(struct prefixd_engine *e, size_t bytes, uint32_t n)
 {
 	uint8_t *out;
 
 	radix_assert(e->out_len == 0);
-	if (actions_room(e, n + ACTIONS_KEPT) < 0)
+	if (grow_actions(e, n + ACTIONS_KEPT) < 0)
 		return -ENOMEM;
 	if (bytes <= e->out_cap)
 		return 0;
@@ -87,7 +120,7 @@ void prefixd_poison(struct prefixd_engine *e, uint32_t group, uint32_t slot)
 		last->u.poison.len++;
 		return;
 	}
-	if (actions_room(e, 1 + ACTIONS_KEPT + 2 * e->n_waiting + e->n_waits) < 0)
+	if (prefixd_actions_room(e, 1) < 0)
 		return;
 	last = prefixd_act(e, PREFIXD_ACTION_POISON, RADIX_NONE);
 	last->group = group;
@@ -102,7 +135,7 @@ void prefixd_log(struct prefixd_engine *e, enum prefixd_log_level level, const c
 	va_list ap;
 	int n;
 
-	if (actions_room(e, 1 + ACTIONS_KEPT + 2 * e->n_waiting + e->n_waits) < 0)
+	if (prefixd_actions_room(e, 1) < 0)
 		return;
 	va_start(ap, fmt);
 	n = vsnprintf(text, left, fmt, ap);

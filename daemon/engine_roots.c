@@ -4,7 +4,7 @@
  * What it guarantees.  Two different triples never share a root: a hash finds the bucket, then all
  * fields are compared in full.  A root's wire id is a keyed digest over framed fields, computed
  * once when the root is made.  A root leaves the map exactly when the index says that nothing of
- * it is left.
+ * it is left.  A root of an older epoch stays in the set until then, and is passed over.
  *
  * What it relies on.  radix_root_user() gives back the pointer that was stored; a root holds one
  * reference of its namespace.
@@ -111,21 +111,37 @@ void prefixd_name_digest(const struct prefixd_engine *e, const char *purpose,
 	(void)crypto_generichash_final(&st, ret, ret_len);
 }
 
-void prefixd_root_id(const struct prefixd_engine *e, const struct prefixd_root_name *name,
-		     struct proto_id *ret_id)
+/* The epoch as it goes into names: that of a namespace that was never invalidated is eight zero
+ * bytes, every other one is longer. */
+static size_t epoch_bytes(const struct prefixd_epoch *epoch, uint8_t ret[16])
 {
-	/* By the tenant's name: its number is this daemon's own.  The epoch is that of a namespace
-	 * that was never invalidated. */
-	static const uint8_t epoch[8];
+	for (uint32_t k = 0; k < 8; k++) {
+		ret[k] = (uint8_t)(epoch->n >> (8 * k));
+		ret[8 + k] = (uint8_t)(epoch->nonce >> (8 * k));
+	}
+	return epoch->n || epoch->nonce ? 16 : 8;
+}
+
+static void name_root(const struct prefixd_engine *e, const struct prefixd_root_name *name,
+		      const char *purpose, void *ret, size_t ret_len)
+{
+	/* By the tenant's name: its number is this daemon's own. */
 	const char *tenant = e->tenants[name->tenant].name;
+	uint8_t epoch[16];
 	struct prefixd_field f[] = {
 		{ 1, name->ns->digest, sizeof(name->ns->digest) },
-		{ 2, epoch, sizeof(epoch) },
+		{ 2, epoch, epoch_bytes(&name->ns->epoch, epoch) },
 		{ 3, tenant, strlen(tenant) },
 		{ 4, name->salt.p, name->salt.n },
 	};
 
-	prefixd_name_digest(e, "prefixd root", f, radix_array_size(f), ret_id, sizeof(*ret_id));
+	prefixd_name_digest(e, purpose, f, radix_array_size(f), ret, ret_len);
+}
+
+void prefixd_root_id(const struct prefixd_engine *e, const struct prefixd_root_name *name,
+		     struct proto_id *ret_id)
+{
+	name_root(e, name, "prefixd root", ret_id, sizeof(*ret_id));
 }
 
 /* ---- the map --------------------------------------------------------------------------------- */
@@ -149,7 +165,8 @@ static uint64_t root_hash(const struct prefixd_engine *e, const struct prefixd_r
 
 static bool root_is(const struct prefixd_root *r, const struct prefixd_root_name *name)
 {
-	return r->ns == name->ns && r->tenant == name->tenant && r->salt_len == name->salt.n &&
+	return !r->detached && r->ns == name->ns && r->tenant == name->tenant &&
+	       r->salt_len == name->salt.n &&
 	       (r->salt_len == 0 || memcmp(r->salt, name->salt.p, r->salt_len) == 0);
 }
 
@@ -195,6 +212,8 @@ static int root_make(struct prefixd_engine *e, const struct prefixd_root_name *n
 	config.user = (uint64_t)(uintptr_t)r;
 	radix_list_init(&r->leaders);
 	prefixd_root_id(e, name, &r->id);
+	if (e->config.redis)
+		name_root(e, name, "prefixd root name", r->name, sizeof(r->name));
 	memcpy(config.name, r->id.b, sizeof(config.name));
 	if (radix_root_new(ns->group->index, &config, &r->index_root) < 0) {
 		radix_give(e->alloc, r, sizeof(*r) + name->salt.n);
@@ -237,7 +256,7 @@ void prefixd_root_free(struct prefixd_engine *e, struct prefixd_root *root)
 {
 	struct prefixd_namespace *ns = root->ns;
 
-	radix_assert(root->n_leases == 0);
+	radix_assert(root->n_leases == 0 && root->n_holds == 0);
 	prefixd_set_del(&e->roots, &root->item);
 	radix_give(e->alloc, root, sizeof(*root) + root->salt_len);
 	ns->n_roots--;
@@ -247,6 +266,7 @@ void prefixd_root_free(struct prefixd_engine *e, struct prefixd_root *root)
 void prefixd_root_put(struct prefixd_engine *e, struct prefixd_root *root)
 {
 	root->n_leases--;
+	prefixd_root_left(e, root);
 	if (radix_root_unref(root->ns->group->index, root->index_root))
 		prefixd_root_free(e, root);
 }

@@ -96,6 +96,7 @@ void prefixd_session_eof(struct prefixd_engine *e, struct prefixd_session *s)
 
 		/* It cannot be told anything, and it will not commit any more. */
 		prefixd_wait_stop(e, l);
+		prefixd_reserve_stop(e, l);
 		prefixd_pending_resign(e, l);
 	}
 	s->state = PREFIXD_SESSION_ORPHAN;

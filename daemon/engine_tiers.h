@@ -145,14 +145,17 @@ void prefixd_load_moved(struct prefixd_engine *e, struct prefixd_load *load, uin
 			const struct radix_move *m, const struct prefixd_event *event);
 /* The root is of an older epoch: its loads end. */
 void prefixd_loads_cut(struct prefixd_engine *e, const struct prefixd_root *root);
-/* Loads that something happened to: they go on, end, are told, or go.  False: there were none. */
-bool prefixd_loads_settle(struct prefixd_engine *e);
+/* Loads that something happened to: they go on, end, are told, or go.  Before room settles. */
+void prefixd_loads_settle(struct prefixd_engine *e);
 void prefixd_loads_time(struct prefixd_engine *e);
 uint64_t prefixd_loads_deadline(const struct prefixd_engine *e);
 void prefixd_loads_deinit(struct prefixd_engine *e, struct prefixd_group *g);
-/* Return: 0, or the number of a broken rule with a sentence; adds the pins that loads hold. */
+/*
+ * Return: 0, or the number of a broken rule with a sentence; adds the pins that loads hold, and
+ * the slots that their blocks arrive in.
+ */
 int prefixd_loads_verify(const struct prefixd_engine *e, const struct prefixd_group *g,
-			 uint64_t *pins, char *why, size_t why_len);
+			 uint64_t *pins, uint64_t *slots, char *why, size_t why_len);
 
 /* ---- engine_seek.c --------------------------------------------------------------------------- */
 

@@ -91,8 +91,15 @@ static bool check_lease(struct check *c, const struct prefixd_lease *l)
 	if (active && l->n_given != l->n_path + l->n_keys)
 		return broken(c, 6, "lease %u: %u keys given, %u on the path, %u kept", l->idx,
 			      l->n_given, l->n_path, l->n_keys);
-	if (active && l->n_path < l->n_device + l->n_pending)
+	if (active && l->n_path < l->n_device + l->n_host + l->n_redis + l->n_pending)
 		return broken(c, 6, "lease %u found more blocks than its path has", l->idx);
+	if (active && l->held && l->hold.at.depth <= l->pin.at.depth && !l->load &&
+	    prefixd_lease_lower(l) == 0)
+		return broken(c, 6, "lease %u holds what its path has", l->idx);
+	if (active && prefixd_lease_lower(l) > l->n_keys)
+		return broken(c, 6, "lease %u was told of more blocks than it has keys", l->idx);
+	if (l->held != (l->hold.link.next != NULL) || (!active && (l->held || l->load)))
+		return broken(c, 3, "lease %u holds in part", l->idx);
 	for (uint32_t i = 0; i < l->n_own + l->n_reserved; i++) {
 		uint32_t slot = i < l->n_own ? l->slots[i] : l->slots[l->res_head + i - l->n_own];
 		enum radix_slot_state want = !active        ? RADIX_SLOT_QUARANTINED
@@ -135,9 +142,14 @@ static bool check_group(struct check *c, const struct prefixd_group *g)
 {
 	const struct prefixd_engine *e = c->e;
 	struct tally t = { 0 };
+	uint64_t sum = 0, reading;
 	struct radix_stats st;
-	uint64_t sum = 0;
 
+	c->broken = prefixd_loads_verify(e, g, &t.pins, &t.reserved, c->why, c->why_len);
+	if (!c->broken)
+		c->broken = prefixd_seeks_verify(e, g, &t.pins, c->why, c->why_len);
+	if (c->broken)
+		return false;
 	for (uint32_t i = 0; i < e->n_leases; i++) {
 		const struct prefixd_lease *l = e->leases[i];
 
@@ -146,7 +158,7 @@ static bool check_group(struct check *c, const struct prefixd_group *g)
 		if (l->state == PREFIXD_LEASE_ACTIVE) {
 			t.own += l->n_own;
 			t.reserved += l->n_reserved;
-			t.pins += 1u + l->donor_held;
+			t.pins += 1u + l->held + l->donor_held;
 		} else {
 			t.quarantined += l->n_own;
 		}
@@ -166,7 +178,11 @@ static bool check_group(struct check *c, const struct prefixd_group *g)
 			      g->id, (unsigned long long)st.slots[RADIX_SLOT_RESERVED],
 			      (unsigned long long)st.slots[RADIX_SLOT_OWN],
 			      (unsigned long long)t.reserved, (unsigned long long)t.own);
-	if (st.slots[RADIX_SLOT_QUARANTINED] != t.quarantined)
+	/* A slot whose block went while it was copied down is kept back until that has ended. */
+	reading = g->n_moving[RADIX_TIER_DEVICE][RADIX_TIER_HOST] +
+		  g->n_moving[RADIX_TIER_DEVICE][RADIX_TIER_REDIS];
+	if (st.slots[RADIX_SLOT_QUARANTINED] < t.quarantined ||
+	    st.slots[RADIX_SLOT_QUARANTINED] > t.quarantined + reading)
 		return broken(c, 5, "pool %u: %llu slots kept back, %llu listed", g->id,
 			      (unsigned long long)st.slots[RADIX_SLOT_QUARANTINED],
 			      (unsigned long long)t.quarantined);
@@ -184,7 +200,7 @@ static bool check_roots(struct check *c)
 		uint32_t n = 0;
 
 		name.salt = (struct proto_span){ .p = r->salt, .n = r->salt_len };
-		if (r->item.pos != i || prefixd_root_find(e, &name) != r)
+		if (r->item.pos != i || (prefixd_root_find(e, &name) == r) == r->detached)
 			return broken(c, 7, "a root of namespace %u is not found", r->ns->id);
 		if (radix_root_user(r->ns->group->index, r->index_root) != (uint64_t)(uintptr_t)r)
 			return broken(c, 7, "index root %u belongs to another", r->index_root);
@@ -192,7 +208,8 @@ static bool check_roots(struct check *c)
 			n += e->leases[k]->state == PREFIXD_LEASE_ACTIVE && e->leases[k]->root == r;
 		if (n != r->n_leases)
 			return broken(c, 7, "a root counts %u leases and has %u", r->n_leases, n);
-		if (n == 0 && radix_root_n_blocks(r->ns->group->index, r->index_root) == 0)
+		if (n == 0 && !r->n_holds &&
+		    (r->detached || radix_root_n_blocks(r->ns->group->index, r->index_root) == 0))
 			return broken(c, 7, "an empty root of namespace %u stayed", r->ns->id);
 	}
 	return true;
@@ -213,7 +230,8 @@ static bool check_namespace(struct check *c, const struct prefixd_namespace *ns)
 	radix_list_foreach(it, &ns->group->waiting)
 		waiting += radix_list_entry(it, struct prefixd_waiting, link)->ns == ns;
 	if (sessions != ns->n_sessions || roots != ns->n_roots ||
-	    ns->refs != sessions + roots + waiting || ns->refs == 0)
+	    ns->refs != sessions + roots + waiting + (ns->epoch.n || ns->epoch.nonce) ||
+	    ns->refs == 0)
 		return broken(c, 8,
 			      "namespace %u: %u sessions, %u roots, %u waiting, %u references",
 			      ns->id, sessions, roots, waiting, ns->refs);
@@ -233,7 +251,8 @@ static bool check_counters(struct check *c)
 			      (unsigned long long)hits, (unsigned long long)n->miss_tokens,
 			      (unsigned long long)n->queried_tokens);
 	if (n->miss_never_seen + n->miss_diverged + n->miss_below_block + n->miss_no_room +
-		    n->miss_pending + n->miss_seed_mismatch !=
+		    n->miss_pending + n->miss_seed_mismatch + n->miss_declined +
+		    n->miss_tier_lost + n->miss_tier_down + n->miss_corrupt !=
 	    n->miss_tokens)
 		return broken(c, 10, "misses by reason do not add up to misses");
 	if (n->hit_tail_tokens > n->hit_device_tokens)
@@ -283,6 +302,8 @@ int prefixd_engine_verify(const struct prefixd_engine *e, char *why, size_t why_
 	    !check_rest(&c))
 		return c.broken;
 	r = prefixd_pending_verify(e, why, why_len);
+	if (r == 0)
+		r = prefixd_room_verify(e, why, why_len);
 	if (r)
 		return r;
 	for (uint32_t i = 0; i < e->namespaces.n; i++)
