@@ -50,26 +50,26 @@ def wait_for(path, daemon, log, seconds):
         raise RuntimeError('prefixd did not come up: ' + f.read()[-2000:])
 
 
-def run_cell(args, row, workers):
+def run_daemon(args, row, workers, daemon_options, replay_options=('--order', 'trace')):
     """One daemon, one replay; the replay's JSON."""
     directory = tempfile.mkdtemp(prefix='prefixd-reference.')
     sock = os.path.join(directory, 's')
+    admin = os.path.join(directory, 'a')
     log = os.path.join(directory, 'log')
-    blocks = int(row['capacity_blocks']) + (SLACK if row['policy'] == 'INF' else 0)
     daemon = None
     try:
         with open(log, 'w', encoding='utf-8') as err:
             daemon = subprocess.Popen(
-                [os.path.join(args.bin, 'prefixd'), '--socket', sock,
-                 '--admin-socket', os.path.join(directory, 'a'), '--device', 'host',
-                 '--pool-blocks', str(blocks), '--watermark', '0'],
+                [os.path.join(args.bin, 'prefixd'), '--socket', sock, '--admin-socket', admin,
+                 '--device', 'host', *daemon_options],
                 stdin=subprocess.DEVNULL, stdout=err, stderr=err)
         wait_for(sock, daemon, log, 60)
         replay = subprocess.run(
             [os.path.join(args.bin, 'prefixd-replay'), '--socket', sock,
              '--trace', os.path.join(args.traces, row['trace'] + '.jsonl.zst'),
              '--block-tokens', row['block_tokens'], '--block-bytes', '4096',
-             '--workers', str(workers), '--order', 'trace', '--progress', 'off', '--json', '-'],
+             '--workers', str(workers), '--progress', 'off', '--json', '-',
+             *[o.replace('ADMIN', admin) for o in replay_options]],
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False)
         if not replay.stdout:
             raise RuntimeError('prefixd-replay: ' + replay.stderr[-2000:])
@@ -83,6 +83,12 @@ def run_cell(args, row, workers):
                 daemon.kill()
                 daemon.wait()
         shutil.rmtree(directory, ignore_errors=True)
+
+
+def run_cell(args, row, workers):
+    """A cell of reference.tsv."""
+    blocks = int(row['capacity_blocks']) + (SLACK if row['policy'] == 'INF' else 0)
+    return run_daemon(args, row, workers, ['--pool-blocks', str(blocks), '--watermark', '0'])
 
 
 def faults(row, got):

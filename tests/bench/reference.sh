@@ -12,4 +12,7 @@ if [ -z "$traces" ]; then
 	exit 2
 fi
 shift 2
-exec python3 "$here/reference.py" --bin "$bin" --traces "$traces" "$@"
+rc=0
+python3 "$here/reference.py" --bin "$bin" --traces "$traces" "$@" || rc=$?
+python3 "$here/tiers.py" --bin "$bin" --traces "$traces" || rc=$?
+exit $rc
