@@ -126,6 +126,8 @@ uint32_t prefixd_load_take(struct prefixd_engine *e, struct prefixd_load *load, 
 		(void)prefixd_move_start(e, load->group, &a->m, load, i,
 					 load->ahead ? 0 : load->deadline_ns, !load->ahead);
 	}
+	if (begun)
+		prefixd_room_taken(e, load->group);
 	return begun;
 }
 

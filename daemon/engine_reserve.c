@@ -217,6 +217,7 @@ void prefixd_op_reserve(struct prefixd_engine *e, struct prefixd_request *rq)
 	}
 	asked = radix_min_u32(m.n, l->n_keys - l->n_reserved);
 	prefixd_wait_stop(e, l);
+	prefixd_load_orphan(e, l); /* it recomputes */
 	want = radix_min_u32(radix_min_u32(asked, most), prefixd_guard_reserve(e, rq->s, l->group));
 	if (want == 0) {
 		reserve_busy(e, rq, l, asked, false);
