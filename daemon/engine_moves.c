@@ -338,7 +338,6 @@ void prefixd_moved(struct prefixd_engine *e, const struct prefixd_event *event)
 	e->free_move = idx;
 	e->n_moves--;
 	g->n_moving[mv.m.from][mv.m.to]--;
-	g->n_leaving[mv.m.from] -= mv.leaves;
 	if (event->u.moved.result == PREFIXD_MOVE_OK)
 		pace_note(e, &mv, event->u.moved.ns);
 	if (mv.load)

@@ -61,6 +61,15 @@ static void again(struct prefixd_group *g, uint64_t at_ns)
 	g->again_ns = radix_min_u64(g->again_ns, at_ns);
 }
 
+/* Slots whose block leaves the tier; they are free when its moves have ended, unless it stays. */
+static uint32_t leaving(const struct prefixd_group *g, enum radix_tier tier)
+{
+	struct radix_stats st;
+
+	radix_index_stats(g->index, &st);
+	return (uint32_t)(tier == RADIX_TIER_DEVICE ? st.slots : st.host)[RADIX_SLOT_LEAVING];
+}
+
 static void look(struct prefixd_engine *e, struct prefixd_group *g)
 {
 	if (g->state == PREFIXD_GROUP_READY && !radix_list_linked(&g->stirred) &&
@@ -142,9 +151,8 @@ static struct radix_room make(struct prefixd_engine *e, struct prefixd_group *g,
 	radix_make_room(g->index, tier, want, flags, moves, cap, &r);
 	for (uint32_t i = 0; i < r.started; i++)
 		prefixd_move_start(e, g, &moves[i], NULL, 0, 0, haste != AHEAD)->leaves = true;
-	g->n_leaving[tier] += r.started;
 	g->reap = true;
-	e->room_left -= radix_min_u32(e->room_left, r.freed + r.started);
+	e->room_left -= radix_min_u32(e->room_left, r.freed + r.started + r.coming);
 	if (flags & RADIX_ROOM_DROP)
 		e->counters.dropped_blocks += r.dropped;
 	else
@@ -157,7 +165,7 @@ static struct radix_room make(struct prefixd_engine *e, struct prefixd_group *g,
 static enum outcome room_in_host(struct prefixd_engine *e, struct prefixd_group *g, uint32_t n,
 				 enum haste haste)
 {
-	uint32_t coming = g->n_leaving[RADIX_TIER_HOST];
+	uint32_t coming = leaving(g, RADIX_TIER_HOST);
 	struct radix_room r;
 	bool held;
 
@@ -170,7 +178,7 @@ static enum outcome room_in_host(struct prefixd_engine *e, struct prefixd_group 
 	r = make(e, g, RADIX_TIER_HOST, n - coming, haste, &held);
 	if (r.freed)
 		return FREED;
-	return r.started || coming || held ? COMING : NOTHING;
+	return r.started || r.coming || coming || held ? COMING : NOTHING;
 }
 
 static bool leaving_device(const struct prefixd_group *g)
@@ -195,7 +203,7 @@ static enum outcome room_on_device(struct prefixd_engine *e, struct prefixd_grou
 	if (r.freed)
 		return FREED;
 	if (r.blocked && !held && g->n_host) {
-		host = room_in_host(e, g, n - r.started, haste);
+		host = room_in_host(e, g, n - r.started - r.coming, haste);
 		if (host != NOTHING)
 			return host;
 		/* Nothing in the host is cold: it takes nothing, like one that is not there. */
@@ -325,13 +333,13 @@ static void serve_all_late(struct prefixd_engine *e, struct prefixd_group *g)
 
 static enum outcome room_for_line(struct prefixd_engine *e, struct prefixd_group *g)
 {
-	uint64_t have = (uint64_t)radix_free_slots(g->index, RADIX_TIER_DEVICE) +
-			g->n_leaving[RADIX_TIER_DEVICE];
+	uint32_t coming = leaving(g, RADIX_TIER_DEVICE);
+	uint64_t have = (uint64_t)radix_free_slots(g->index, RADIX_TIER_DEVICE) + coming;
 	uint64_t want = line_wants(g, have + STEP_BLOCKS);
 	enum haste haste = first_in_line(g)->deadline_ns == UINT64_MAX ? WANTED : NEEDED;
 
 	if (want <= have || e->draining)
-		return g->n_leaving[RADIX_TIER_DEVICE] ? COMING : NOTHING;
+		return coming ? COMING : NOTHING;
 	return room_on_device(e, g, (uint32_t)radix_min_u64(want - have, STEP_BLOCKS), haste);
 }
 
@@ -349,7 +357,7 @@ static uint32_t short_of(const struct prefixd_engine *e, struct prefixd_group *g
 	uint32_t n = tier == RADIX_TIER_DEVICE ? g->n_slots : g->n_host;
 	uint32_t low = percent(n, e->config.watermark_low);
 	uint32_t high = percent(n, e->config.watermark_high);
-	uint32_t have = radix_free_slots(g->index, tier) + g->n_leaving[tier];
+	uint32_t have = radix_free_slots(g->index, tier) + leaving(g, tier);
 
 	if (high < low)
 		high = low;
@@ -521,16 +529,15 @@ static int broken(char *why, size_t why_len, int rule, const char *what, uint32_
 	return rule;
 }
 
-/* 18: what the groups count is what the table has. */
+/* 19: what the groups count is what the table has. */
 static int verify_moves(const struct prefixd_engine *e, char *why, size_t why_len)
 {
-	uint32_t moving[RADIX_N_TIERS][RADIX_N_TIERS], leaving[RADIX_N_TIERS], used = 0, spare = 0;
+	uint32_t moving[RADIX_N_TIERS][RADIX_N_TIERS], used = 0, spare = 0;
 
 	for (uint32_t k = 0; k < e->n_groups; k++) {
 		const struct prefixd_group *g = e->groups[k];
 
 		memset(moving, 0, sizeof(moving));
-		memset(leaving, 0, sizeof(leaving));
 		for (uint32_t i = 0; g && i < e->moves_cap; i++) {
 			const struct prefixd_move *mv = &e->moves[i];
 
@@ -538,28 +545,26 @@ static int verify_moves(const struct prefixd_engine *e, char *why, size_t why_le
 				continue;
 			used++;
 			moving[mv->m.from][mv->m.to]++;
-			leaving[mv->m.from] += mv->leaves;
 			if (mv->load ? mv->m.to >= mv->m.from : mv->m.to <= mv->m.from)
-				return broken(why, why_len, 18, "move", i, "it goes the wrong way");
+				return broken(why, why_len, 19, "move", i, "it goes the wrong way");
 		}
-		if (g && (memcmp(moving, g->n_moving, sizeof(moving)) != 0 ||
-			  memcmp(leaving, g->n_leaving, sizeof(leaving)) != 0))
-			return broken(why, why_len, 18, "pool", k,
+		if (g && memcmp(moving, g->n_moving, sizeof(moving)) != 0)
+			return broken(why, why_len, 19, "pool", k,
 				      "it counts other moves than it has");
 	}
 	for (uint32_t i = e->free_move; i != RADIX_NONE && spare <= e->moves_cap;
 	     i = e->moves[i].next) {
 		spare++;
 		if (e->moves[i].used)
-			return broken(why, why_len, 18, "move", i, "it is free and under way");
+			return broken(why, why_len, 19, "move", i, "it is free and under way");
 	}
 	if (used != e->n_moves || used + spare != e->moves_cap)
-		return broken(why, why_len, 18, "moves", e->moves_cap - used - spare,
+		return broken(why, why_len, 19, "moves", e->moves_cap - used - spare,
 			      "they are lost");
 	return 0;
 }
 
-/* 19: who waits has a reason to. */
+/* 20: who waits has a reason to. */
 static int verify_line(const struct prefixd_engine *e, const struct prefixd_group *g, char *why,
 		       size_t why_len)
 {
@@ -571,15 +576,15 @@ static int verify_line(const struct prefixd_engine *e, const struct prefixd_grou
 
 		first = first ? first : w->want;
 		if (w->deadline_ns < g->line_due_ns && w->deadline_ns > e->now_ns)
-			return broken(why, why_len, 19, "pool", g->id,
+			return broken(why, why_len, 20, "pool", g->id,
 				      "a deadline in its line is forgotten");
 	}
 	if (first && radix_free_slots(g->index, RADIX_TIER_DEVICE) >= first &&
 	    g->again_ns == UINT64_MAX)
-		return broken(why, why_len, 19, "pool", g->id, "slots are wanted and free");
+		return broken(why, why_len, 20, "pool", g->id, "slots are wanted and free");
 	if (first && g->again_ns == UINT64_MAX && !leaving_device(g) &&
 	    !g->n_moving[RADIX_TIER_HOST][RADIX_TIER_REDIS])
-		return broken(why, why_len, 19, "pool", g->id,
+		return broken(why, why_len, 20, "pool", g->id,
 			      "slots are waited for and nothing moves");
 	return 0;
 }
@@ -597,7 +602,7 @@ int prefixd_room_verify(const struct prefixd_engine *e, char *why, size_t why_le
 		if (radix_list_linked(&l->room.link) &&
 		    (l->state != PREFIXD_LEASE_ACTIVE || !l->room.want ||
 		     l->session->state != PREFIXD_SESSION_READY))
-			r = broken(why, why_len, 19, "lease", i, "it waits for slots and is over");
+			r = broken(why, why_len, 20, "lease", i, "it waits for slots and is over");
 	}
 	return r;
 }

@@ -72,7 +72,6 @@ struct prefixd_group {
 	/* lower tiers: engine_moves.c, engine_room.c */
 	uint32_t n_host;                                 /* host slots */
 	uint32_t n_moving[RADIX_N_TIERS][RADIX_N_TIERS]; /* moves under way, from, to */
-	uint32_t n_leaving[RADIX_N_TIERS]; /* of those down, the ones that make a slot free */
 	struct prefixd_pace pace[RADIX_N_TIERS][RADIX_N_TIERS];
 	struct radix_list line;          /* who waits for device slots: struct prefixd_waiter */
 	struct radix_list stirred;       /* the engine's, until the end of the step */
