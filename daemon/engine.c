@@ -153,6 +153,9 @@ struct prefixd_engine *prefixd_engine_free(struct prefixd_engine *e)
 		prefixd_namespace_unref(e, r->ns);
 		radix_give(a, r, sizeof(*r) + r->salt_len);
 	}
+	while (e->namespaces.n) /* those whose epoch was raised stay till now */
+		prefixd_namespace_unref(
+			e, radix_container_of(e->namespaces.v[0], struct prefixd_namespace, item));
 	prefixd_leases_deinit(e);
 	prefixd_moves_deinit(e);
 	prefixd_seeks_deinit(e);

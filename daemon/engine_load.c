@@ -507,7 +507,7 @@ static const char *broken(const struct prefixd_load *load, const struct prefixd_
 		return "it should be gone";
 	if (!load->ended && load->done == load->limit)
 		return "it has all it can get and goes on";
-	if (load->starved && (load->ended || !g->loads_starve))
+	if (load->starved && (load->ended || (load->started < load->limit && !g->loads_starve)))
 		return "it starves, and nobody knows";
 	if (!load->ended && !load->front && !load->n_flying && !g->up_full && !load->starved &&
 	    !radix_list_linked(&load->room.link))

@@ -206,6 +206,14 @@ static void look_for_pending(struct prefixd_engine *e, struct prefixd_lease *l,
 
 /* ---- what lies lower ------------------------------------------------------------------------- */
 
+void prefixd_lease_lower_passed(struct prefixd_lease *l)
+{
+	if (!l->held || l->hold.at.depth > l->pin.at.depth)
+		return;
+	radix_pin_drop(l->group->index, &l->hold);
+	l->held = false;
+}
+
 void prefixd_lease_lower_look(struct prefixd_lease *l)
 {
 	uint32_t told = prefixd_lease_lower(l);
@@ -217,14 +225,7 @@ void prefixd_lease_lower_look(struct prefixd_lease *l)
 	l->n_gone += told - have;
 	l->redis_until = l->n_path + have;
 	l->host_until = radix_min_u32(l->host_until, l->redis_until);
-}
-
-void prefixd_lease_lower_passed(struct prefixd_lease *l)
-{
-	if (!l->held || l->hold.at.depth > l->pin.at.depth)
-		return;
-	radix_pin_drop(l->group->index, &l->hold);
-	l->held = false;
+	prefixd_lease_lower_passed(l);
 }
 
 /*
