@@ -154,7 +154,7 @@ struct prefixd_move *prefixd_move_start(struct prefixd_engine *e, struct prefixd
 		.used = true,
 	};
 	if (g->n_moving[m->from][m->to]++ == 0) {
-		pace->since_ns = e->now_ns;
+		pace->since_ns = 0;
 		pace->n_ended = 0;
 	}
 	a->group = g->id;
@@ -209,23 +209,26 @@ static uint64_t average(uint64_t avg, uint64_t sample)
 }
 
 /*
- * Ends come in bunches, so the time between them is taken over several.  `ns`: what carrying the
- * block took, 0 not known; it counts where the block was alone and mostly waited to be begun.
+ * The time between ends says how fast blocks follow each other; ends come in bunches, so it is taken
+ * over several.  A block that moved alone says nothing of that.
  */
-static void pace_note(struct prefixd_engine *e, const struct prefixd_move *mv, uint64_t ns)
+static void pace_note(struct prefixd_engine *e, const struct prefixd_move *mv)
 {
 	struct prefixd_pace *p = &mv->group->pace[mv->m.from][mv->m.to];
-	uint64_t took = e->now_ns - p->since_ns;
+	bool last = mv->group->n_moving[mv->m.from][mv->m.to] == 0;
 
 	p->latency_ns = average(p->latency_ns, e->now_ns - mv->begun_ns);
-	p->n_ended++;
-	if (p->n_ended < PACE_BLOCKS && mv->group->n_moving[mv->m.from][mv->m.to])
-		return;
-	if (p->n_ended == 1 && ns && ns < took)
-		took = ns;
-	p->block_ns = average(p->block_ns, took / p->n_ended);
-	p->since_ns = e->now_ns;
-	p->n_ended = 0;
+	if (p->since_ns) /* not the first one since nothing was under way */
+		p->n_ended++;
+	else
+		p->since_ns = e->now_ns;
+	if (p->n_ended == PACE_BLOCKS || (last && p->n_ended)) {
+		p->block_ns = average(p->block_ns, (e->now_ns - p->since_ns) / p->n_ended);
+		p->since_ns = e->now_ns;
+		p->n_ended = 0;
+	}
+	if (last)
+		p->since_ns = 0;
 }
 
 static uint64_t pace_estimate(const struct prefixd_pace *p, uint32_t n)
@@ -339,7 +342,7 @@ void prefixd_moved(struct prefixd_engine *e, const struct prefixd_event *event)
 	e->n_moves--;
 	g->n_moving[mv.m.from][mv.m.to]--;
 	if (event->u.moved.result == PREFIXD_MOVE_OK)
-		pace_note(e, &mv, event->u.moved.ns);
+		pace_note(e, &mv);
 	if (mv.load)
 		prefixd_load_moved(e, mv.load, mv.load_at, &mv.m, event);
 	else

@@ -41,7 +41,7 @@ struct prefixd_move {
 struct prefixd_pace {
 	uint64_t latency_ns; /* of one, from its beginning to its end */
 	uint64_t block_ns;   /* between the ends of two, while there was always one under way */
-	uint64_t since_ns;   /* the running sample */
+	uint64_t since_ns;   /* the running sample began; 0: it did not */
 	uint32_t n_ended;
 };
 
