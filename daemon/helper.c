@@ -5,11 +5,11 @@
  * eventfd for the consumer to sleep on, and a list in which the producer keeps what did not fit.
  *
  * Who wakes whom.  The consumer says `asleep` after it found the ring empty, then looks once more;
- * the producer publishes, then asks for `asleep`.  One of them sees the other (both are sequentially
- * consistent), so no message is slept over, and a busy consumer costs its producer no system call.
- * With a list that is not empty it is the same the other way round: the producer says `behind`, then
- * tries once more; the consumer takes, then asks for `behind`, and wakes the producer by the other
- * channel's eventfd.
+ * the producer publishes, then asks for `asleep`.  One of them sees the other (both are in the one
+ * order of sequential consistency), so no message is slept over, and a busy consumer costs its
+ * producer no system call.  With a list that is not empty it is the same the other way round: the
+ * producer says `behind`, then tries once more; the consumer takes, then asks for `behind`, and
+ * wakes the producer by the other channel's eventfd.
  */
 #include "daemon/helper.h"
 
@@ -272,8 +272,13 @@ static void thread_join(struct prefixd_helper *h)
 
 int prefixd_helper_restart(struct prefixd_helper *h)
 {
+	int r;
+
 	thread_join(h);
-	return thread_start(h);
+	r = thread_start(h);
+	if (r < 0)
+		atomic_store(&h->ended, true); /* as before: it may be tried again */
+	return r;
 }
 
 void prefixd_helper_stop(struct prefixd_helper *h, void (*drop)(struct prefixd_message *m))

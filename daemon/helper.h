@@ -32,7 +32,10 @@ struct prefixd_helper_config {
 	void *ctx;
 };
 
-/* Return: 0; negative errno with nothing left behind. */
+/*
+ * run() may begin before this returns: it has its own pointer to the helper.  Return: 0; negative
+ * errno with nothing left behind.
+ */
 radix_nodiscard int prefixd_helper_start(struct prefixd_helper **ret_h,
 					 const struct prefixd_helper_config *config);
 /*

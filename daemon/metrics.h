@@ -63,6 +63,7 @@ struct prefixd_histogram {
 struct prefixd_measures {
 	struct prefixd_histogram request[PREFIXD_METRIC_N_OPS];
 	struct prefixd_histogram turn;
+	struct prefixd_histogram turn_cpu; /* of it, the processor time of the loop's thread */
 	struct prefixd_histogram move[RADIX_N_TIERS][RADIX_N_TIERS]; /* from, to */
 	/* connections, counted where they end or are turned away; what the engine turns away is in
 	 * its counters, refused_... */

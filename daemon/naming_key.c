@@ -9,6 +9,7 @@
 #include "daemon/server_internal.h"
 
 #include "daemon/log.h"
+#include "daemon/tiers.h"
 
 #include <fcntl.h>
 #include <stdio.h>
@@ -124,4 +125,14 @@ int prefixd_naming_key(const struct prefixd_options *o, uint8_t ret_key[32], cha
 	    o->values[PREFIXD_OPTION_naming_key_file].source == PREFIXD_FROM_DEFAULT)
 		return key_make(o->naming_key_file, ret_key, why, why_len);
 	return r;
+}
+
+char *prefixd_epochs_path(const struct prefixd_options *o)
+{
+	size_t n = strlen(o->naming_key_file);
+	char *path = NULL;
+
+	if (n > 4 && strcmp(o->naming_key_file + n - 4, ".key") == 0)
+		n -= 4;
+	return asprintf(&path, "%.*s.epochs", (int)n, o->naming_key_file) < 0 ? NULL : path;
 }

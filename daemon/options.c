@@ -126,7 +126,7 @@ static int option_set(struct prefixd_options *o, const struct prefixd_option *op
 	bool first;
 	int r;
 
-	r = prefixd_value_parse(opt, text, &value, what, sizeof(what));
+	r = prefixd_option_parse(opt, text, &value, what, sizeof(what));
 	if (r < 0) {
 		snprintf(why, why_len, "%s: %s", where, what);
 		return r;
@@ -481,8 +481,8 @@ static void fields_fill(struct prefixd_options *o)
 			memcpy(field, &o->values[i].text, sizeof(char *));
 			continue;
 		}
-		radix_assert(
-			prefixd_value_parse(opt, o->values[i].text, &value, why, sizeof(why)) == 0);
+		radix_assert(prefixd_option_parse(opt, o->values[i].text, &value, why,
+						  sizeof(why)) == 0);
 		memcpy(field, &value.number, sizeof(value.number));
 	}
 }
@@ -512,6 +512,51 @@ static int together_check(const struct prefixd_options *o, char *why, size_t why
 	return 0;
 }
 
+/* Options that mean nothing without another one: saying so beats doing nothing in silence. */
+static int tiers_check(const struct prefixd_options *o, char *why, size_t why_len)
+{
+	static const enum prefixd_option_id of_redis[] = {
+		PREFIXD_OPTION_redis_user,    PREFIXD_OPTION_redis_password_file,
+		PREFIXD_OPTION_redis_ttl,     PREFIXD_OPTION_redis_timeout,
+		PREFIXD_OPTION_redis_encrypt, PREFIXD_OPTION_redis_in_flight,
+	};
+	uint32_t low, high;
+
+	for (size_t i = 0; !o->redis[0] && i < radix_array_size(of_redis); i++) {
+		const char *text = o->values[of_redis[i]].text;
+
+		if (strcmp(text, prefixd_options_table[of_redis[i]].def) == 0)
+			continue;
+		snprintf(why, why_len,
+			 "%s: means nothing without redis; set redis, or leave it out",
+			 prefixd_options_table[of_redis[i]].name);
+		return -EINVAL;
+	}
+	if (o->redis_user[0] && !o->redis_password_file[0]) {
+		snprintf(why, why_len, "redis-user: needs a password; set redis-password-file");
+		return -EINVAL;
+	}
+	if (!o->redis[0] && o->index_blocks != PREFIXD_AUTO && o->index_blocks > 0) {
+		snprintf(why, why_len,
+			 "index-blocks: counts blocks in Redis; set redis, or leave it out");
+		return -EINVAL;
+	}
+	if (o->host_blocks == 0 && o->host_bytes != PREFIXD_AUTO) {
+		snprintf(
+			why, why_len,
+			"host-bytes: host-blocks=0 turns the host tier off; leave one of them out");
+		return -EINVAL;
+	}
+	prefixd_options_watermark(o, &low, &high);
+	if (prefixd_options_tiers(o) || (o->write == PREFIXD_WRITE_BACK && high == 0))
+		return 0;
+	snprintf(why, why_len,
+		 "%s: no tier lies below the pools; set host-blocks, host-bytes or redis, or leave "
+		 "it out",
+		 o->write != PREFIXD_WRITE_BACK ? "write" : "watermark");
+	return -EINVAL;
+}
+
 static int sources_read(struct prefixd_options *o, int argc, char *const *argv, char *const *envp,
 			char *why, size_t why_len)
 {
@@ -539,7 +584,8 @@ static int sources_read(struct prefixd_options *o, int argc, char *const *argv, 
 	if (r < 0)
 		return r;
 	fields_fill(o);
-	return together_check(o, why, why_len);
+	r = together_check(o, why, why_len);
+	return r < 0 ? r : tiers_check(o, why, why_len);
 }
 
 int prefixd_options_load(struct prefixd_options **ret_options, int argc, char *const *argv,
@@ -562,6 +608,37 @@ int prefixd_options_load(struct prefixd_options **ret_options, int argc, char *c
 	return 0;
 }
 
+bool prefixd_options_tiers(const struct prefixd_options *o)
+{
+	bool host = o->host_blocks == PREFIXD_AUTO ? o->host_bytes != PREFIXD_AUTO
+						   : o->host_blocks > 0;
+
+	return host || o->redis[0];
+}
+
+uint32_t prefixd_options_host_blocks(const struct prefixd_options *o)
+{
+	return o->host_blocks == PREFIXD_AUTO ? 0 : (uint32_t)o->host_blocks;
+}
+
+uint32_t prefixd_options_index_blocks(const struct prefixd_options *o)
+{
+	if (o->index_blocks != PREFIXD_AUTO)
+		return (uint32_t)o->index_blocks;
+	return o->redis[0] ? 1u << 20 : 0;
+}
+
+void prefixd_options_watermark(const struct prefixd_options *o, uint32_t *ret_low,
+			       uint32_t *ret_high)
+{
+	uint64_t both = o->watermark;
+
+	if (both == PREFIXD_AUTO)
+		both = prefixd_options_tiers(o) ? 1 | (uint64_t)2 << 32 : 0;
+	*ret_low = (uint32_t)both;
+	*ret_high = (uint32_t)(both >> 32);
+}
+
 void prefixd_options_limits(const struct prefixd_options *o, struct prefixd_limits *ret_limits)
 {
 	*ret_limits = (struct prefixd_limits){
@@ -579,5 +656,7 @@ void prefixd_options_limits(const struct prefixd_options *o, struct prefixd_limi
 		.max_reserved = (uint32_t)o->max_reserved,
 		.lease_max_age_ns = o->lease_max_age,
 		.pending_ns = o->pending_deadline,
+		.reserve_ns = o->reserve_wait,
+		.prefill_ns_per_token = 1000000000u / o->prefill_rate,
 	};
 }

@@ -15,8 +15,8 @@ struct prefixd_value {
  * Checks `text` against the option.  Return: 0 with *ret; -EINVAL with a sentence in `why` that
  * names the option, the text and what would be right.
  */
-radix_nodiscard int prefixd_value_parse(const struct prefixd_option *opt, const char *text,
-					struct prefixd_value *ret, char *why, size_t why_len);
+radix_nodiscard int prefixd_option_parse(const struct prefixd_option *opt, const char *text,
+					 struct prefixd_value *ret, char *why, size_t why_len);
 
 /* The table's row of that name, or NULL. */
 const struct prefixd_option *prefixd_option_find(const char *name);

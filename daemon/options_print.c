@@ -7,11 +7,7 @@
 
 const char *prefixd_options_show(const struct prefixd_options *o, enum prefixd_option_id id)
 {
-	const char *text = o->values[id].text;
-
-	if ((prefixd_options_table[id].flags & PREFIXD_OPT_SECRET) && text[0])
-		return "***";
-	return text;
+	return o->values[id].text;
 }
 
 void prefixd_tenant_print(const struct prefixd_tenant *t, char *out, size_t out_len)

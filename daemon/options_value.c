@@ -7,6 +7,7 @@
 #include "daemon/options_internal.h"
 
 #include "daemon/http.h"
+#include "daemon/redis.h"
 
 #include <stdarg.h>
 
@@ -145,6 +146,32 @@ static int number_parse(const struct prefixd_option *opt, const char *text, uint
 	return 0;
 }
 
+/* Percents, "5:10" or "5"; low | high << 32. */
+static int range_parse(const struct prefixd_option *opt, const char *text, uint64_t *ret, char *why,
+		       size_t why_len)
+{
+	const char *p = text;
+	uint64_t low, high;
+
+	if ((opt->flags & PREFIXD_OPT_AUTO) && strcmp(text, "auto") == 0) {
+		*ret = PREFIXD_AUTO;
+		return 0;
+	}
+	if (digits_parse(&p, 10, &low) < 0)
+		p = "?";
+	high = low;
+	if (*p == ':' && (p++, digits_parse(&p, 10, &high)) < 0)
+		p = "?";
+	if (*p != '\0' || low > high || high > opt->max)
+		return refuse(why, why_len,
+			      "%s: '%s' is not LOW:HIGH, two percents from 0 to %llu of which the "
+			      "first is not greater, such as 5:10, or one number%s",
+			      opt->name, text, (unsigned long long)opt->max,
+			      opt->flags & PREFIXD_OPT_AUTO ? ", or auto" : "");
+	*ret = low | high << 32;
+	return 0;
+}
+
 static int choice_parse(const struct prefixd_option *opt, const char *text, uint64_t *ret,
 			char *why, size_t why_len)
 {
@@ -218,8 +245,8 @@ static int tenant_parse(const struct prefixd_option *opt, const char *text,
 		      t.name, eq + 1);
 }
 
-int prefixd_value_parse(const struct prefixd_option *opt, const char *text,
-			struct prefixd_value *ret, char *why, size_t why_len)
+int prefixd_option_parse(const struct prefixd_option *opt, const char *text,
+			 struct prefixd_value *ret, char *why, size_t why_len)
 {
 	const char *end = text;
 
@@ -228,23 +255,17 @@ int prefixd_value_parse(const struct prefixd_option *opt, const char *text,
 			      "%s: the value is longer than 4096 bytes or has a line break or ; "
 			      "in it",
 			      opt->name);
-	if (opt->flags & PREFIXD_OPT_LATER) {
-		if (text[0] == '\0' || strcmp(text, "0") == 0) {
-			ret->number = 0;
-			return 0;
-		}
-		return refuse(why, why_len, "%s: not in this version; leave it out or %s",
-			      opt->name, opt->type == PREFIXD_TEXT ? "empty" : "give 0");
-	}
 	switch (opt->type) {
 	case PREFIXD_TEXT:
 		if (strlen(text) > opt->max)
 			return refuse(why, why_len, "%s: longer than %llu bytes", opt->name,
 				      (unsigned long long)opt->max);
 		ret->number = 0;
-		return opt->flags & PREFIXD_OPT_HTTP
-			       ? prefixd_http_address_check(text, why, why_len)
-			       : 0;
+		if (opt->flags & PREFIXD_OPT_HTTP)
+			return prefixd_http_address_check(text, why, why_len);
+		if ((opt->flags & PREFIXD_OPT_REDIS) && text[0])
+			return prefixd_redis_url_check(text, why, why_len);
+		return 0;
 	case PREFIXD_COUNT:
 	case PREFIXD_SIZE:
 	case PREFIXD_TIME:
@@ -256,6 +277,8 @@ int prefixd_value_parse(const struct prefixd_option *opt, const char *text,
 				      "as 0660",
 				      opt->name, text);
 		return 0;
+	case PREFIXD_RANGE:
+		return range_parse(opt, text, &ret->number, why, why_len);
 	case PREFIXD_CHOICE:
 		return choice_parse(opt, text, &ret->number, why, why_len);
 	case PREFIXD_TENANT:

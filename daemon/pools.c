@@ -3,10 +3,9 @@
  */
 #include "daemon/pools.h"
 
-#include "daemon/log.h"
-
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 
 const char *prefixd_bytes_print(uint64_t bytes, char *out, size_t out_len)
 {
@@ -22,6 +21,144 @@ const char *prefixd_bytes_print(uint64_t bytes, char *out, size_t out_len)
 	return out;
 }
 
+/* ---- making one ------------------------------------------------------------------------------ */
+
+static int stage_new(struct prefixd_pool *pool, const struct prefixd_pool_plan *plan,
+		     const struct prefixd_arena_config *config)
+{
+	int r;
+
+	if (plan->n_stage == 0)
+		return 0;
+	r = prefixd_arena_new(&pool->stage, plan->n_stage * pool->info.slot_stride, config);
+	if (r == 0)
+		pool->n_stage = plan->n_stage;
+	return r;
+}
+
+/* Return: 0; -EDQUOT: beyond the limit of the host tier; what prefixd_arena_new() says. */
+static int host_new(struct prefixd_pool *pool, const struct prefixd_pool_plan *plan,
+		    const struct prefixd_arena_config *config)
+{
+	uint64_t len;
+	int r;
+
+	if (plan->n_host == 0)
+		return 0;
+	if (__builtin_mul_overflow(pool->info.slot_stride, plan->n_host, &len))
+		return -EINVAL;
+	if (len > plan->host_left)
+		return -EDQUOT;
+	r = prefixd_arena_new(&pool->host, len, config);
+	if (r == 0)
+		pool->n_host = plan->n_host;
+	return r;
+}
+
+/* Where the CPU reaches the slots they are ordinary pages of this process. */
+static int pool_lock(struct gpu *gpu, struct prefixd_pool *pool)
+{
+	void *base = gpu->ops->slot_host(pool->pool, 0);
+
+	if (!base)
+		return 0;
+	if (mlock(base, pool->info.len) < 0)
+		return errno == EAGAIN ? -EAGAIN : -EPERM;
+	pool->locked = true;
+	return 0;
+}
+
+static int pool_fill(struct gpu *gpu, struct prefixd_pool *pool,
+		     const struct prefixd_pool_plan *plan, const char **ret_what)
+{
+	const struct prefixd_arena_config config = {
+		.huge = plan->huge, .lock = plan->lock, .step = plan->step, .ctx = plan->ctx
+	};
+	int r;
+
+	*ret_what = "a pool";
+	r = gpu->ops->pool_new(gpu, plan->n_slots, plan->slot_bytes, &pool->pool);
+	if (r < 0) {
+		pool->pool = NULL;
+		return r;
+	}
+	gpu->ops->pool_info(pool->pool, &pool->info);
+	if (plan->lock)
+		r = pool_lock(gpu, pool);
+	if (r == 0)
+		r = gpu_shm_new(&pool->generations, "prefixd-generations",
+				(uint64_t)plan->n_slots * sizeof(uint64_t), false, true);
+	if (r < 0)
+		return r;
+	*ret_what = "the host tier";
+	r = host_new(pool, plan, &config);
+	if (r < 0)
+		return r;
+	*ret_what = "the copy buffers";
+	return stage_new(pool, plan, &config);
+}
+
+static void why_print(const struct prefixd_pool_plan *plan, const char *what, int r, char *why,
+		      size_t why_len)
+{
+	char total[32], left[32];
+	bool host = strcmp(what, "the host tier") == 0;
+	uint32_t n = host ? plan->n_host : plan->n_slots;
+
+	prefixd_bytes_print(n * plan->slot_bytes, total, sizeof(total));
+	if (r == -EDQUOT)
+		snprintf(why, why_len,
+			 "the host tier of %u blocks of %llu bytes needs %s, and host-bytes leaves "
+			 "%s; raise host-bytes or lower host-blocks",
+			 n, (unsigned long long)plan->slot_bytes, total,
+			 prefixd_bytes_print(plan->host_left, left, sizeof(left)));
+	else if (r == -EPERM && plan->lock)
+		snprintf(why, why_len,
+			 "%s of %u blocks of %llu bytes (%s) cannot be locked in memory: raise the "
+			 "limit (ulimit -l, LimitMEMLOCK=) or set lock-memory=no",
+			 what, n, (unsigned long long)plan->slot_bytes, total);
+	else
+		snprintf(why, why_len,
+			 "no memory for %s of %u blocks of %llu bytes (%s): %s; check block_bytes, "
+			 "or lower %s",
+			 what, n, (unsigned long long)plan->slot_bytes, total, strerror(-r),
+			 host ? "host-blocks or host-bytes" : "pool-blocks or pool-bytes");
+}
+
+int prefixd_pool_new(struct prefixd_pool **ret_pool, struct gpu *gpu,
+		     const struct prefixd_pool_plan *plan, char *why, size_t why_len)
+{
+	struct prefixd_pool *pool = calloc(1, sizeof(*pool));
+	const char *what = "a pool";
+	int r = -ENOMEM;
+
+	if (pool) {
+		pool->group = plan->group;
+		r = pool_fill(gpu, pool, plan, &what);
+	}
+	if (r < 0) {
+		why_print(plan, what, r, why, why_len);
+		prefixd_pool_free(gpu, pool);
+		return r;
+	}
+	*ret_pool = pool;
+	return 0;
+}
+
+void prefixd_pool_free(struct gpu *gpu, struct prefixd_pool *pool)
+{
+	if (!pool)
+		return;
+	if (pool->pool)
+		gpu->ops->pool_free(gpu, pool->pool);
+	gpu_shm_free(&pool->generations);
+	prefixd_arena_free(&pool->host);
+	prefixd_arena_free(&pool->stage);
+	free(pool);
+}
+
+/* ---- the table ------------------------------------------------------------------------------- */
+
 int prefixd_pools_init(struct prefixd_pools *p, const char *device, char *why, size_t why_len)
 {
 	*p = (struct prefixd_pools){ 0 };
@@ -30,100 +167,55 @@ int prefixd_pools_init(struct prefixd_pools *p, const char *device, char *why, s
 
 void prefixd_pools_deinit(struct prefixd_pools *p)
 {
-	for (uint32_t i = 0; i < p->n; i++)
-		prefixd_pools_destroy(p, i);
-	free(p->v);
+	/* First: copies that are under way end here, and pools go with their device. */
 	gpu_close(p->gpu);
+	for (uint32_t i = 0; i < p->n; i++) {
+		if (!p->v[i])
+			continue;
+		p->v[i]->pool = NULL;
+		prefixd_pool_free(NULL, p->v[i]);
+	}
+	free(p->v);
 	*p = (struct prefixd_pools){ 0 };
 }
 
-/* Room for group numbers up to `group`.  Return: 0, -ENOMEM. */
-static int pools_room(struct prefixd_pools *p, uint32_t group)
+int prefixd_pools_room(struct prefixd_pools *p, uint32_t group)
 {
-	struct prefixd_pool *v;
+	struct prefixd_pool **v;
 
 	if (group < p->n)
 		return 0;
-	v = realloc(p->v, ((size_t)group + 1) * sizeof(*v));
+	v = realloc(p->v, ((size_t)group + 1) * sizeof(struct prefixd_pool *));
 	if (!v)
 		return -ENOMEM;
-	memset(v + p->n, 0, ((size_t)group + 1 - p->n) * sizeof(*v));
+	for (uint32_t i = p->n; i <= group; i++)
+		v[i] = NULL;
 	p->v = v;
 	p->n = group + 1;
 	return 0;
 }
 
-static int pool_make(struct prefixd_pools *p, uint32_t group, uint32_t n_slots, uint64_t slot_bytes)
+void prefixd_pools_put(struct prefixd_pools *p, struct prefixd_pool *pool)
 {
-	struct prefixd_pool *pool;
-	int r = pools_room(p, group);
-
-	if (r < 0)
-		return r;
-	pool = &p->v[group];
-	if (pool->pool)
-		return -EEXIST;
-	r = p->gpu->ops->pool_new(p->gpu, n_slots, slot_bytes, &pool->pool);
-	if (r < 0) {
-		pool->pool = NULL;
-		return r;
-	}
-	r = gpu_shm_new(&pool->generations, "prefixd-generations",
-			(uint64_t)n_slots * sizeof(uint64_t), false, true);
-	if (r < 0) {
-		p->gpu->ops->pool_free(p->gpu, pool->pool);
-		*pool = (struct prefixd_pool){ 0 };
-		return r;
-	}
-	p->gpu->ops->pool_info(pool->pool, &pool->info);
-	return 0;
+	radix_assert(pool->group < p->n && !p->v[pool->group]);
+	p->v[pool->group] = pool;
+	p->host_bytes += pool->host.len;
 }
 
-void prefixd_pools_create(struct prefixd_pools *p, uint32_t group, uint32_t n_slots,
-			  uint64_t slot_bytes, struct prefixd_event *ret_event, char *why,
-			  size_t why_len)
+struct prefixd_pool *prefixd_pools_take(struct prefixd_pools *p, uint32_t group)
 {
-	char total[32], block[32];
-	const struct prefixd_pool *pool;
-	int r = pool_make(p, group, n_slots, slot_bytes);
+	struct prefixd_pool *pool = group < p->n ? p->v[group] : NULL;
 
-	*ret_event = (struct prefixd_event){ .type = PREFIXD_EVENT_POOL_FAILED };
-	ret_event->u.pool.group = group;
-	if (r < 0) {
-		snprintf(why, why_len,
-			 "no memory for a pool of %u blocks of %llu bytes (%s): %s; check "
-			 "block_bytes, or lower pool-blocks or pool-bytes",
-			 n_slots, (unsigned long long)slot_bytes,
-			 prefixd_bytes_print(n_slots * slot_bytes, total, sizeof(total)),
-			 strerror(-r));
-		ret_event->u.pool.why = why;
-		prefixd_error("group %u: %s", group, why);
-		return;
-	}
-	pool = &p->v[group];
-	ret_event->type = PREFIXD_EVENT_POOL_READY;
-	ret_event->u.pool.slot_stride = pool->info.slot_stride;
-	ret_event->u.pool.pool_len = pool->info.len;
-	ret_event->u.pool.generations = pool->generations.base;
-	ret_event->u.pool.n_fds = PREFIXD_POOL_FDS;
-	prefixd_info("pool %u: %u blocks of %s, %s in all, %s pages%s", group, n_slots,
-		     prefixd_bytes_print(slot_bytes, block, sizeof(block)),
-		     prefixd_bytes_print(pool->info.len, total, sizeof(total)),
-		     pool->info.huge ? "huge" : "4 KiB", pool->info.sealed ? ", sealed" : "");
-}
-
-void prefixd_pools_destroy(struct prefixd_pools *p, uint32_t group)
-{
-	if (group >= p->n || !p->v[group].pool)
-		return;
-	p->gpu->ops->pool_free(p->gpu, p->v[group].pool);
-	gpu_shm_free(&p->v[group].generations);
-	p->v[group] = (struct prefixd_pool){ 0 };
+	if (!pool)
+		return NULL;
+	p->v[group] = NULL;
+	p->host_bytes -= pool->host.len;
+	return pool;
 }
 
 const struct prefixd_pool *prefixd_pools_get(const struct prefixd_pools *p, uint32_t group)
 {
-	return group < p->n && p->v[group].pool ? &p->v[group] : NULL;
+	return group < p->n ? p->v[group] : NULL;
 }
 
 uint32_t prefixd_pools_fds(const struct prefixd_pools *p, uint32_t group, bool read_only,
@@ -146,4 +238,16 @@ void prefixd_pools_poison(struct prefixd_pools *p, uint32_t group, struct radix_
 		return;
 	for (uint32_t i = 0; i < run.len; i++)
 		gpu_poison_slot(p->gpu, pool->pool, run.start + i);
+}
+
+void *prefixd_pool_host(const struct prefixd_pool *pool, uint32_t slot)
+{
+	radix_assert(slot < pool->n_host);
+	return (char *)pool->host.base + slot * pool->info.slot_stride;
+}
+
+void *prefixd_pool_stage(const struct prefixd_pool *pool, uint32_t i)
+{
+	radix_assert(i < pool->n_stage);
+	return (char *)pool->stage.base + i * pool->info.slot_stride;
 }

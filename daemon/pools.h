@@ -1,46 +1,95 @@
 /*
- * pools.h - the memory behind the engine's pool groups.
+ * pools.h - the memory behind the engine's pool groups: device slots, their generations, the host
+ * tier below them, and buffers for what no CPU can load from.
  *
  * What it guarantees.  A pool is mapped, touched and sealed before the engine hears of it; on
  * failure nothing is left behind and a sentence says why.  Descriptors stay ours: whoever passes
- * one on duplicates it.
+ * one on duplicates it.  The bytes of all host tiers never exceed what was set, whatever the engine
+ * asks for.
  *
- * What it relies on.  The engine names groups by small numbers and destroys what it created.
+ * Who is on which thread.  A pool is made and freed by whoever uses the device, which is the copy
+ * thread (carrier.h) while it runs; the table of pools is the loop's.  A pool does not move and its
+ * description does not change once it is in the table, so that both may read it.
  */
 #pragma once
 
+#include "daemon/arena.h"
 #include "daemon/engine.h"
 #include "gpu/gpu.h"
 
 struct prefixd_pool {
-	struct gpu_pool *pool; /* NULL: no such group */
+	uint32_t group;
+	struct gpu_pool *pool;
 	struct gpu_pool_info info;
 	struct gpu_shm generations; /* uint64_t[n_slots], read-only for workers */
+	struct prefixd_arena host;  /* n_host slots, info.slot_stride apart */
+	uint32_t n_host;
+	struct prefixd_arena
+		stage; /* n_stage buffers likewise; none where a CPU reaches the slots */
+	uint32_t n_stage;
+	uint64_t stage_used; /* the loop's: a bit for each buffer */
+	bool locked;
+};
+
+/* What POOL_CREATE asks for, and what the settings say to it. */
+struct prefixd_pool_plan {
+	uint32_t group;
+	uint32_t n_slots, n_host, n_stage;
+	uint64_t slot_bytes;
+	bool huge, lock;
+	/* of the host tier: what is left of its limit; UINT64_MAX: none */
+	uint64_t host_left;
+	void (*step)(void *ctx); /* now and then while it is made; may be NULL */
+	void *ctx;
 };
 
 struct prefixd_pools {
 	struct gpu *gpu;
-	struct prefixd_pool *v;
+	struct prefixd_pool **v; /* by group; NULL: none */
 	uint32_t n;
+	uint64_t host_bytes; /* of all host tiers */
 };
 
 #define PREFIXD_POOL_FDS 2u /* the pool, then the generations */
 
+/* ---- on the device's thread ------------------------------------------------------------------ */
+
+/* Return: 0; negative errno with a sentence in `why`. */
+radix_nodiscard int prefixd_pool_new(struct prefixd_pool **ret_pool, struct gpu *gpu,
+				     const struct prefixd_pool_plan *plan, char *why,
+				     size_t why_len);
+/* No copy of the pool is under way.  Accepts NULL. */
+void prefixd_pool_free(struct gpu *gpu, struct prefixd_pool *pool);
+
+/* ---- on the loop's thread -------------------------------------------------------------------- */
+
 /* Return: 0; negative errno with a sentence in `why`. */
 radix_nodiscard int prefixd_pools_init(struct prefixd_pools *p, const char *device, char *why,
 				       size_t why_len);
-void prefixd_pools_deinit(struct prefixd_pools *p); /* idempotent, accepts a zeroed one */
-
-/* Answers POOL_CREATE: fills `ret_event` with POOL_READY or POOL_FAILED (its text lies in why). */
-void prefixd_pools_create(struct prefixd_pools *p, uint32_t group, uint32_t n_slots,
-			  uint64_t slot_bytes, struct prefixd_event *ret_event, char *why,
-			  size_t why_len);
-void prefixd_pools_destroy(struct prefixd_pools *p, uint32_t group);
+/*
+ * Closes the device, which ends all copies, then frees all.  Nobody else uses it any more.
+ * Idempotent, accepts a zeroed one.
+ */
+void prefixd_pools_deinit(struct prefixd_pools *p);
+/* A place for `group`.  Return: 0, -ENOMEM. */
+radix_nodiscard int prefixd_pools_room(struct prefixd_pools *p, uint32_t group);
+/* Into its place, which prefixd_pools_room() has made. */
+void prefixd_pools_put(struct prefixd_pools *p, struct prefixd_pool *pool);
+/* Out of it; the caller has it freed.  NULL: there is none. */
+struct prefixd_pool *prefixd_pools_take(struct prefixd_pools *p, uint32_t group);
 /* What OPEN's reply carries.  Return: how many, 0 for a group without memory. */
 uint32_t prefixd_pools_fds(const struct prefixd_pools *p, uint32_t group, bool read_only,
 			   int ret_fds[PREFIXD_POOL_FDS]);
 const struct prefixd_pool *prefixd_pools_get(const struct prefixd_pools *p, uint32_t group);
+/*
+ * Marks the memory of slots that became free, on the simulated device.  It touches the slots alone
+ * and not the device, and nobody copies to or from a free slot: any thread may.
+ */
 void prefixd_pools_poison(struct prefixd_pools *p, uint32_t group, struct radix_run run);
+
+/* A host slot or a buffer. */
+void *prefixd_pool_host(const struct prefixd_pool *pool, uint32_t slot);
+void *prefixd_pool_stage(const struct prefixd_pool *pool, uint32_t i);
 
 /* "8.0 GiB" */
 const char *prefixd_bytes_print(uint64_t bytes, char *out, size_t out_len);

@@ -3,13 +3,15 @@
  *
  * Every callback turns what happened into one event, lets the engine decide, and carries the
  * actions out: bytes are queued on connections, which write once per turn.  Actions point into the
- * engine, so nothing may step it again until all of them are done; what needs another step (a pool
- * that was made) waits until then.
+ * engine, so nothing may step it again until all of them are done; what a helper answers (tiers.c)
+ * comes in a turn of its own.
  */
 #include "daemon/server_internal.h"
 
+#include "daemon/budget.h"
 #include "daemon/http.h"
 #include "daemon/log.h"
+#include "daemon/tiers.h"
 
 #include <event2/event.h>
 #include <signal.h>
@@ -18,9 +20,6 @@
 #include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
-
-#define MAX_POOLS_PER_STEP 8u
-#define DEFAULT_POOL_BYTES (1ull << 30)
 
 const char *prefixd_version(void)
 {
@@ -40,6 +39,15 @@ uint64_t prefixd_wall_ns(void)
 	struct timespec ts;
 
 	(void)clock_gettime(CLOCK_REALTIME, &ts); /* cannot fail for this clock */
+	return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
+}
+
+/* Processor time of this thread. */
+static uint64_t thread_ns(void)
+{
+	struct timespec ts;
+
+	(void)clock_gettime(CLOCK_THREAD_CPUTIME_ID, &ts); /* cannot fail for this clock */
 	return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
 }
 
@@ -142,23 +150,21 @@ static void server_act(struct prefixd_server *s, const struct prefixd_action *a)
 		if (c)
 			prefixd_client_forget(c);
 		return;
-	case PREFIXD_ACTION_POOL_CREATE:
-		return; /* after the others: it needs a step of its own */
-	case PREFIXD_ACTION_POOL_DESTROY:
-		prefixd_pools_destroy(&s->pools, a->group);
-		return;
 	case PREFIXD_ACTION_POISON:
 		prefixd_pools_poison(&s->pools, a->group, a->u.poison);
 		return;
 	case PREFIXD_ACTION_LOG:
 		prefixd_log_text(a->u.log.level, a->u.log.text);
 		return;
+	case PREFIXD_ACTION_POOL_CREATE:
+	case PREFIXD_ACTION_POOL_DESTROY:
 	case PREFIXD_ACTION_COPY:
 	case PREFIXD_ACTION_STORE:
 	case PREFIXD_ACTION_FETCH:
 	case PREFIXD_ACTION_NAMES:
 	case PREFIXD_ACTION_LOOK:
 	case PREFIXD_ACTION_EPOCH:
+		prefixd_tiers_act(s, a);
 		return;
 	case PREFIXD_ACTION_EXIT:
 		act_exit(s);
@@ -190,45 +196,15 @@ static void server_arm(struct prefixd_server *s)
 
 void prefixd_server_step(struct prefixd_server *s, struct prefixd_event *event)
 {
-	struct {
-		uint32_t group, n_slots;
-		uint64_t slot_bytes;
-	} pools[MAX_POOLS_PER_STEP];
 	struct prefixd_actions actions;
 	uint64_t now = prefixd_server_mark(s);
-	uint32_t n_pools = 0;
 
 	radix_assert(!s->stepping);
 	s->stepping = true;
 	actions = prefixd_engine_step(s->engine, event, now);
-	for (uint32_t i = 0; i < actions.n; i++) {
-		const struct prefixd_action *a = &actions.v[i];
-
-		server_act(s, a);
-		if (a->type != PREFIXD_ACTION_POOL_CREATE)
-			continue;
-		radix_assert(n_pools < MAX_POOLS_PER_STEP); /* a step opens one namespace */
-		pools[n_pools].group = a->group;
-		pools[n_pools].n_slots = a->u.pool.n_slots;
-		pools[n_pools++].slot_bytes = a->u.pool.slot_bytes;
-	}
+	for (uint32_t i = 0; i < actions.n; i++)
+		server_act(s, &actions.v[i]);
 	s->stepping = false;
-	for (uint32_t i = 0; i < n_pools; i++) {
-		struct prefixd_event answer;
-		char why[PREFIXD_WHY_LEN], bytes[32];
-		uint64_t heap;
-
-		prefixd_pools_create(&s->pools, pools[i].group, pools[i].n_slots,
-				     pools[i].slot_bytes, &answer, why, sizeof(why));
-		heap = s->memory.bytes;
-		prefixd_server_step(s, &answer); /* one level deep: an answer creates nothing */
-		if (answer.type == PREFIXD_EVENT_POOL_READY && s->memory.bytes > heap)
-			prefixd_info(
-				"pool %u: its index takes %s now; keys and tree grow with "
-				"what is stored",
-				pools[i].group,
-				prefixd_bytes_print(s->memory.bytes - heap, bytes, sizeof(bytes)));
-	}
 	s->step_ns = now;
 	server_arm(s);
 }
@@ -333,13 +309,6 @@ static const char *choice_text(enum prefixd_option_id id, const struct prefixd_o
 	return o->values[id].text;
 }
 
-static uint64_t pool_budget(const struct prefixd_options *o)
-{
-	if (o->pool_bytes != PREFIXD_AUTO)
-		return o->pool_bytes;
-	return o->pool_blocks == PREFIXD_AUTO ? DEFAULT_POOL_BYTES : 0;
-}
-
 static int engine_start(struct prefixd_server *s, char *why, size_t why_len)
 {
 	const struct prefixd_options *o = s->options;
@@ -353,11 +322,12 @@ static int engine_start(struct prefixd_server *s, char *why, size_t why_len)
 	config.n_tenants = s->n_tenants;
 	prefixd_options_limits(o, &config.limits);
 	config.pool_blocks = o->pool_blocks == PREFIXD_AUTO ? 0 : (uint32_t)o->pool_blocks;
-	config.pool_bytes = pool_budget(o);
+	config.pool_bytes = prefixd_budget_pools(o);
 	config.grace_ns = s->pools.gpu->ops->grace_ns;
 	config.watches_processes = true; /* where a process cannot be, its end is its socket's */
 	config.version = "prefixd " PREFIXD_VERSION_TEXT;
 	config.event_ring = (uint32_t)o->event_ring;
+	prefixd_tiers_config(o, &config);
 	r = prefixd_random(config.secret, sizeof(config.secret));
 	if (r < 0) {
 		snprintf(why, why_len, "no random bytes: %s", strerror(-r));
@@ -407,37 +377,6 @@ static void descriptors_raise(void)
 		prefixd_debug("cannot raise the limit of descriptors: %m");
 }
 
-static void pools_print(const struct prefixd_options *o, char *out, size_t out_len)
-{
-	uint64_t budget = pool_budget(o);
-	char bytes[32];
-
-	prefixd_bytes_print(budget, bytes, sizeof(bytes));
-	if (o->pool_blocks == PREFIXD_AUTO)
-		snprintf(out, out_len, "%s in all, as many blocks as fit", bytes);
-	else
-		snprintf(out, out_len, "%llu blocks for each size of block, %s%s",
-			 (unsigned long long)o->pool_blocks, budget ? bytes : "no limit in bytes",
-			 budget ? " in all" : "");
-}
-
-void prefixd_server_memory_table(const struct prefixd_options *o,
-				 void (*line)(void *ctx, const char *text), void *ctx)
-{
-	char text[224], pools[160], bytes[32];
-
-	pools_print(o, pools, sizeof(pools));
-	snprintf(text, sizeof(text), "memory: pools: %s", pools);
-	line(ctx, text);
-	snprintf(text, sizeof(text),
-		 "memory: sessions: at most %llu, %s each to read, %s unsent each",
-		 (unsigned long long)o->max_sessions,
-		 prefixd_bytes_print(PREFIXD_CONN_IN, bytes, sizeof(bytes)), "1.0 MiB");
-	line(ctx, text);
-	line(ctx, "memory: a pool, its generations and its index are taken when a worker opens the "
-		  "first namespace of that block size");
-}
-
 static void log_line(void *ctx, const char *text)
 {
 	prefixd_log_text(PREFIXD_LOG_INFO, text);
@@ -460,6 +399,9 @@ static int server_start(struct prefixd_server *s, char *why, size_t why_len)
 		snprintf(why, why_len, "no random bytes: %s", strerror(-r));
 		return r;
 	}
+	r = prefixd_budget_check(o, why, why_len);
+	if (r < 0)
+		return r;
 	r = loop_start(s, why, why_len);
 	if (r < 0)
 		return r;
@@ -473,6 +415,10 @@ static int server_start(struct prefixd_server *s, char *why, size_t why_len)
 		return r;
 	s->admin.refused = &s->measures.rejected_no_descriptor;
 	r = engine_start(s, why, why_len);
+	if (r == 0)
+		r = prefixd_tiers_start(s, why, why_len);
+	if (r == 0)
+		r = prefixd_tiers_restore(s, why, why_len);
 	if (r < 0)
 		return r;
 	r = prefixd_pages_start(s, why, why_len);
@@ -512,6 +458,16 @@ int prefixd_server_new(struct prefixd_server **ret_server, struct prefixd_option
 	return 0;
 }
 
+/* How long others had to wait for this turn, and how much of that was its own work. */
+static void turn_measure(struct prefixd_server *s)
+{
+	uint64_t cpu = thread_ns();
+
+	prefixd_histogram_add(&s->measures.turn, prefixd_now_ns() - s->turn_ns);
+	prefixd_histogram_add(&s->measures.turn_cpu, cpu - s->cpu_ns);
+	s->cpu_ns = cpu;
+}
+
 /*
  * Turn by turn, so that each can be timed: from its first decision to its end, where the next wait
  * begins.  libevent 2.1 tells nobody when its wait is over; reading the first socket is left out.
@@ -520,11 +476,12 @@ static int loop_run(struct prefixd_server *s)
 {
 	int r;
 
+	s->cpu_ns = thread_ns();
 	do {
 		s->turn_ns = 0;
 		r = event_base_loop(s->base, EVLOOP_ONCE);
 		if (s->turn_ns != 0)
-			prefixd_histogram_add(&s->measures.turn, prefixd_now_ns() - s->turn_ns);
+			turn_measure(s);
 	} while (r == 0 && !event_base_got_exit(s->base) && !event_base_got_break(s->base));
 	return r;
 }
@@ -535,7 +492,7 @@ int prefixd_server_run(struct prefixd_server *s)
 
 	char pools[160];
 
-	pools_print(o, pools, sizeof(pools));
+	prefixd_budget_pools_print(o, pools, sizeof(pools));
 	prefixd_server_memory_table(o, log_line, NULL);
 	prefixd_info("ready: socket %s, admin socket %s, device %s, pools %s, version %s",
 		     o->socket, o->admin_socket, s->pools.gpu->ops->name, pools, prefixd_version());
@@ -556,8 +513,11 @@ struct prefixd_server *prefixd_server_free(struct prefixd_server *s)
 	prefixd_listener_deinit(&s->worker);
 	prefixd_listener_deinit(&s->admin);
 	prefixd_clients_free(s);
+	/* Helpers end before what they work on: threads, then the device, then its memory. */
+	prefixd_tiers_stop(s);
 	s->engine = prefixd_engine_free(s->engine);
 	prefixd_pools_deinit(&s->pools);
+	prefixd_tiers_free(s);
 	for (size_t i = 0; i < PREFIXD_N_SIGNALS; i++)
 		if (s->signal_ev[i])
 			event_free(s->signal_ev[i]);

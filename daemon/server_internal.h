@@ -52,6 +52,7 @@ struct prefixd_server {
 	struct prefixd_memory memory;
 	struct prefixd_pools pools;
 	struct prefixd_engine *engine;
+	struct prefixd_tiers *tiers; /* the helpers; tiers.h */
 	struct event *timer_ev, *signal_ev[PREFIXD_N_SIGNALS];
 	uint64_t armed_ns; /* the deadline that timer_ev stands for */
 	bool stepping;
@@ -63,6 +64,7 @@ struct prefixd_server {
 	struct prefixd_http *http; /* NULL: not served */
 	struct prefixd_measures measures;
 	uint64_t turn_ns; /* when this turn of the loop began to decide; 0: it has not */
+	uint64_t cpu_ns;  /* processor time of this thread up to the end of the last turn */
 	uint64_t step_ns; /* when the last outermost step began */
 
 	/* Names by id; an id keeps its name for the daemon's life, so a reload only appends. */

@@ -80,14 +80,24 @@ static const struct {
 	{ "device", "sim", 2 },
 	{ "log-level", "debug", 3 },
 	{ "redis", "", 0 },
-	{ "redis", "0", 0 },
+	{ "redis", "unix:/run/redis/redis.sock", 0 },
+	{ "redis", "tcp:127.0.0.1:6379", 0 },
 	{ "http", "", 0 },
 	{ "http", "127.0.0.1:9100", 0 },
 	{ "http", "127.0.0.53:0", 0 },
 	{ "http", "[::1]:65535", 0 },
 	{ "http", "unix:///run/prefixd/http.sock", 0 },
 	{ "host-blocks", "0", 0 },
+	{ "host-blocks", "7", 7 },
+	{ "host-bytes", "1GiB", 1u << 30 },
+	{ "write", "second-use", PREFIXD_WRITE_SECOND_USE },
 	{ "watermark", "0", 0 },
+	{ "watermark", "5", 5 | (uint64_t)5 << 32 },
+	{ "watermark", "5:10", 5 | (uint64_t)10 << 32 },
+	{ "watermark", "0:50", (uint64_t)50 << 32 },
+	{ "watermark", "auto", PREFIXD_AUTO },
+	{ "redis-encrypt", "yes", 1 },
+	{ "lock-memory", "no", 0 },
 	{ "policy", "lru", 0 },
 };
 
@@ -97,7 +107,7 @@ START_TEST(good_values)
 	struct prefixd_value value = { .number = 77 };
 
 	ck_assert_ptr_nonnull(opt);
-	ck_assert_msg(prefixd_value_parse(opt, good[_i].text, &value, why, sizeof(why)) == 0,
+	ck_assert_msg(prefixd_option_parse(opt, good[_i].text, &value, why, sizeof(why)) == 0,
 		      "%s=%s: %s", good[_i].option, good[_i].text, why);
 	ck_assert_uint_eq(value.number, good[_i].number);
 }
@@ -107,8 +117,9 @@ END_TEST
 static const struct {
 	const char *option, *text, *says;
 } bad[] = {
-	{ "redis", "x", "not in this version; leave it out or empty" },
-	{ "host-blocks", "x", "not in this version; leave it out or give 0" },
+	{ "redis", "x", "redis: \"x\"" },
+	{ "redis", "0", "tcp:host:port" },
+	{ "host-blocks", "x", "'x' is not a number; give 0 to 4294967294 or auto" },
 	{ "pool-blocks", "", "give 1 to 4294967294 or auto" },
 	{ "pool-blocks", "0", "out of range" },
 	{ "pool-blocks", "12x", "'12x' is not a number" },
@@ -131,7 +142,9 @@ static const struct {
 	{ "device", "", "is not one of" },
 	{ "log-level", "warning", "error|warn|info|debug" },
 	{ "policy", "arc", "is not one of lru" },
-	{ "redis", "unix://x", "not in this version" },
+	{ "redis", "redis://x", "write unix:/path or tcp:host:port" },
+	{ "redis", "unix:x", "the path behind unix: begins with /" },
+	{ "redis", "tcp:127.0.0.1:0", "a port is a number" },
 	{ "http", "9100", "'9100' is not an address; give unix://PATH, 127.0.0.1:PORT" },
 	{ "http", "127.0.0.1", "is not an address" },
 	{ "http", "127.0.0.1:", "is not an address" },
@@ -147,8 +160,15 @@ static const struct {
 	{ "http", "[::]:9100", "can be reached from other machines" },
 	{ "http", "unix://run/x.sock", "give a path that begins with /" },
 	{ "http", "unix://", "give a path that begins with /" },
-	{ "host-blocks", "5", "not in this version" },
-	{ "watermark", "5", "not in this version" },
+	{ "watermark", "", "'' is not LOW:HIGH" },
+	{ "watermark", "10:5", "of which the first is not greater, such as 5:10" },
+	{ "watermark", "5:", "is not LOW:HIGH" },
+	{ "watermark", ":5", "is not LOW:HIGH" },
+	{ "watermark", "5:10:15", "is not LOW:HIGH" },
+	{ "watermark", "51", "from 0 to 50" },
+	{ "watermark", "5%", "or one number, or auto" },
+	{ "write", "behind", "is not one of back|through|second-use" },
+	{ "prefill-rate", "0", "give 1 to 1000000000" },
 	{ "socket", "a;b", "line break or ;" },
 	{ "socket", "a\nb", "line break or ;" },
 	{ "tenant", "x", "give NAME=any" },
@@ -170,7 +190,8 @@ START_TEST(bad_values)
 	struct prefixd_value value;
 
 	ck_assert_ptr_nonnull(opt);
-	ck_assert_int_eq(prefixd_value_parse(opt, bad[_i].text, &value, why, sizeof(why)), -EINVAL);
+	ck_assert_int_eq(prefixd_option_parse(opt, bad[_i].text, &value, why, sizeof(why)),
+			 -EINVAL);
 	ck_assert_msg(strncmp(why, bad[_i].option, strlen(bad[_i].option)) == 0,
 		      "'%s' does not begin with the option", why);
 	ck_assert_msg(strstr(why, bad[_i].says), "'%s' does not say '%s'", why, bad[_i].says);
@@ -308,6 +329,40 @@ START_TEST(long_tenants_are_not_cut)
 }
 END_TEST
 
+/* What "auto" stands for below the pools. */
+START_TEST(auto_below_the_pools)
+{
+	struct prefixd_options *o = NULL;
+	uint32_t low = 9, high = 9;
+
+	ck_assert_msg(load(&o, ARGS(S("--log-level=warn")), NULL) == 0, "%s", why);
+	ck_assert(!prefixd_options_tiers(o));
+	ck_assert_uint_eq(prefixd_options_host_blocks(o), 0);
+	ck_assert_uint_eq(prefixd_options_index_blocks(o), 0);
+	prefixd_options_watermark(o, &low, &high);
+	ck_assert(low == 0 && high == 0);
+	o = prefixd_options_free(o);
+
+	ck_assert_msg(load(&o, ARGS(S("--redis=unix:/r")), NULL) == 0, "%s", why);
+	ck_assert(prefixd_options_tiers(o));
+	ck_assert_uint_eq(prefixd_options_index_blocks(o), 1u << 20);
+	prefixd_options_watermark(o, &low, &high);
+	ck_assert(low == 1 && high == 2);
+	o = prefixd_options_free(o);
+
+	ck_assert_msg(load(&o, ARGS(S("--host-bytes=1GiB"), S("--watermark=3")), NULL) == 0, "%s",
+		      why);
+	ck_assert(prefixd_options_tiers(o));
+	prefixd_options_watermark(o, &low, &high);
+	ck_assert(low == 3 && high == 3);
+	o = prefixd_options_free(o);
+
+	/* Said in words and without effect: no reason not to start. */
+	ck_assert_msg(load(&o, ARGS(S("--watermark=0"), S("--write=back")), NULL) == 0, "%s", why);
+	prefixd_options_free(o);
+}
+END_TEST
+
 START_TEST(commands)
 {
 	struct prefixd_options *o = NULL;
@@ -352,15 +407,28 @@ static const struct {
 	{ "--", "no such option" },
 	{ "--=3", "no such option" },
 	{ "--admin-socket=", "admin-socket: may not be empty" },
+	/* together they mean nothing, or not what was thought */
+	{ "--redis-ttl=5s", "redis-ttl: means nothing without redis" },
+	{ "--redis-password-file=/p", "redis-password-file: means nothing without redis" },
+	{ "--redis-encrypt=yes", "redis-encrypt: means nothing without redis" },
+	{ "--redis-user=u", "redis-user: means nothing without redis" },
+	{ "--redis=unix:/r --redis-user=u", "redis-user: needs a password" },
+	{ "--index-blocks=5", "index-blocks: counts blocks in Redis" },
+	{ "--host-blocks=0 --host-bytes=1GiB", "host-blocks=0 turns the host tier off" },
+	{ "--write=through", "write: no tier lies below the pools" },
+	{ "--watermark=5:10", "watermark: no tier lies below the pools" },
 };
 
 START_TEST(bad_flags)
 {
 	struct prefixd_options *o = NULL;
-	char arg[64];
+	char arg[64], *second;
 
 	snprintf(arg, sizeof(arg), "%s", bad_args[_i].arg);
-	ck_assert_int_eq(load(&o, ARGS(arg), NULL), -EINVAL);
+	second = strchr(arg, ' ');
+	if (second)
+		*second++ = '\0';
+	ck_assert_int_eq(load(&o, ARGS(arg, second), NULL), -EINVAL);
 	ck_assert_msg(strstr(why, bad_args[_i].says), "'%s' does not say '%s'", why,
 		      bad_args[_i].says);
 	ck_assert_ptr_null(o);
@@ -534,6 +602,7 @@ static Suite *suite(void)
 	tcase_add_test(tc, overridden_values_are_checked_too);
 	tcase_add_test(tc, tenants_from_flags_and_file);
 	tcase_add_test(tc, long_tenants_are_not_cut);
+	tcase_add_test(tc, auto_below_the_pools);
 	tcase_add_test(tc, commands);
 	tcase_add_test(tc, strange_environment_is_named_not_refused);
 	tcase_add_loop_test(tc, bad_flags, 0, (int)radix_array_size(bad_args));

@@ -1,0 +1,139 @@
+/*
+ * budget.c - see budget.h.
+ */
+#include "daemon/budget.h"
+
+#include "daemon/log.h"
+#include "daemon/pools.h"
+#include "daemon/server_internal.h"
+
+#include <stdio.h>
+
+#define DEFAULT_POOL_BYTES (1ull << 30)
+#define ENTRY_BYTES        256u /* of the index, for one block */
+
+uint64_t prefixd_budget_pools(const struct prefixd_options *o)
+{
+	if (o->pool_bytes != PREFIXD_AUTO)
+		return o->pool_bytes;
+	return o->pool_blocks == PREFIXD_AUTO ? DEFAULT_POOL_BYTES : 0;
+}
+
+uint64_t prefixd_budget_host(const struct prefixd_options *o)
+{
+	return o->host_bytes == PREFIXD_AUTO || o->host_blocks == 0 ? 0 : o->host_bytes;
+}
+
+uint64_t prefixd_budget_index(uint64_t n_blocks)
+{
+	return n_blocks * ENTRY_BYTES;
+}
+
+/* Slots are counted with the pools that have them, whose sizes nobody knows yet. */
+void prefixd_budget_wants(const struct prefixd_options *o, const char *state_dir,
+			  struct prefixd_wants *ret)
+{
+	*ret = (struct prefixd_wants){
+		.pool_bytes = prefixd_budget_pools(o),
+		.host_bytes = prefixd_budget_host(o),
+		.index_bytes = prefixd_budget_index(prefixd_options_index_blocks(o)),
+		.lock = o->lock_memory != 0,
+		.huge = o->huge_pages == 0,
+		.state_dir = state_dir,
+	};
+}
+
+void prefixd_budget_pools_print(const struct prefixd_options *o, char *out, size_t out_len)
+{
+	uint64_t budget = prefixd_budget_pools(o);
+	char bytes[32];
+
+	prefixd_bytes_print(budget, bytes, sizeof(bytes));
+	if (o->pool_blocks == PREFIXD_AUTO)
+		snprintf(out, out_len, "%s in all, as many blocks as fit", bytes);
+	else
+		snprintf(out, out_len, "%llu blocks for each size of block, %s%s",
+			 (unsigned long long)o->pool_blocks, budget ? bytes : "no limit in bytes",
+			 budget ? " in all" : "");
+}
+
+static void host_print(const struct prefixd_options *o, char *out, size_t out_len)
+{
+	uint64_t budget = prefixd_budget_host(o);
+	char bytes[32];
+
+	prefixd_bytes_print(budget, bytes, sizeof(bytes));
+	if (prefixd_options_host_blocks(o) == 0 && budget == 0)
+		snprintf(out, out_len, "none");
+	else if (prefixd_options_host_blocks(o) == 0)
+		snprintf(out, out_len, "%s in all, as many blocks as fit", bytes);
+	else
+		snprintf(out, out_len, "%u blocks for each size of block, %s%s",
+			 prefixd_options_host_blocks(o), budget ? bytes : "no limit in bytes",
+			 budget ? " in all" : "");
+}
+
+static void total_print(const struct prefixd_options *o, char *out, size_t out_len)
+{
+	uint64_t pools = prefixd_budget_pools(o), host = prefixd_budget_host(o);
+	char bytes[32];
+
+	if (pools == 0 || (host == 0 && prefixd_options_host_blocks(o) > 0))
+		snprintf(out, out_len, "no limit in bytes: set pool-bytes%s",
+			 prefixd_options_host_blocks(o) > 0 ? " and host-bytes" : "");
+	else
+		snprintf(out, out_len, "%s",
+			 prefixd_bytes_print(pools + host, bytes, sizeof(bytes)));
+}
+
+void prefixd_server_memory_table(const struct prefixd_options *o,
+				 void (*line)(void *ctx, const char *text), void *ctx)
+{
+	char text[256], part[160], bytes[32], entry[32];
+	uint32_t n = prefixd_options_index_blocks(o);
+
+	prefixd_budget_pools_print(o, part, sizeof(part));
+	snprintf(text, sizeof(text), "memory: pools: %s", part);
+	line(ctx, text);
+	host_print(o, part, sizeof(part));
+	snprintf(text, sizeof(text), "memory: host tier: %s", part);
+	line(ctx, text);
+	total_print(o, part, sizeof(part));
+	snprintf(text, sizeof(text), "memory: blocks in all: %s", part);
+	line(ctx, text);
+	snprintf(
+		text, sizeof(text),
+		"memory: index: about %s for each block that it knows; %u in Redis alone: at most %s",
+		prefixd_bytes_print(prefixd_budget_index(1), entry, sizeof(entry)), n,
+		prefixd_bytes_print(prefixd_budget_index(n), bytes, sizeof(bytes)));
+	line(ctx, text);
+	snprintf(text, sizeof(text),
+		 "memory: sessions: at most %llu, %s each to read, %s unsent each",
+		 (unsigned long long)o->max_sessions,
+		 prefixd_bytes_print(PREFIXD_CONN_IN, bytes, sizeof(bytes)), "1.0 MiB");
+	line(ctx, text);
+	line(ctx, "memory: a pool, its host tier, its generations and its index are taken when a "
+		  "worker opens the first namespace of that block size");
+}
+
+int prefixd_budget_check(const struct prefixd_options *o, char *why, size_t why_len)
+{
+	struct prefixd_facts facts;
+	struct prefixd_wants wants;
+	char dir[4096];
+	char *slash;
+
+	snprintf(dir, sizeof(dir), "%s", o->admin_socket);
+	slash = strrchr(dir, '/');
+	if (slash)
+		slash[slash == dir] = '\0';
+	else
+		snprintf(dir, sizeof(dir), ".");
+	prefixd_facts_gather(&facts, dir);
+	prefixd_budget_wants(o, dir, &wants);
+	if (prefixd_preflight(&facts, &wants, why, why_len) == PREFIXD_STAY)
+		return -EPERM;
+	if (why[0])
+		prefixd_info("hint: %s", why);
+	return 0;
+}

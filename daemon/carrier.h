@@ -1,0 +1,108 @@
+/*
+ * carrier.h - the thread that carries blocks: copies between device, host tier and buffers, sums
+ * them, and makes the memory of pools.
+ *
+ *     loop --- COPY, POOL_NEW, POOL_FREE ---> `copy`: gpu submit and reap, XXH3-128, mmap
+ *     loop <-- the same messages, answered -- `copy`
+ *
+ * What it guarantees.  Every request is answered once, in no particular order: copies that somebody
+ * waits for go first.  While it runs, nobody else uses the device.  A block whose bytes are not the
+ * ones that are known of it is answered CORRUPT.  Blocks that lie side by side at both ends travel
+ * as one.  An operation that failed is counted with its error and fails alone.
+ *
+ * What it relies on.  Slots of a COPY are used by nobody else until it is answered.  The pools that
+ * messages name stay in place; a pool is not freed before the copies on it were answered.  The sim
+ * device's clock is moved on by the time that really passes, by this thread alone.
+ */
+#pragma once
+
+#include "daemon/helper.h"
+#include "daemon/pools.h"
+
+struct prefixd_carrier;
+
+#define PREFIXD_CARRIER_OPS(X)                                            \
+	X(COPY, "copy")           /* a block from one place to another */ \
+	X(POOL_NEW, "pool_new")   /* make the memory of a group */        \
+	X(POOL_FREE, "pool_free") /* give it back */
+
+enum prefixd_carrier_op {
+#define X(sym, text) PREFIXD_CARRIER_##sym,
+	PREFIXD_CARRIER_OPS(X)
+#undef X
+	PREFIXD_CARRIER_N_OPS
+};
+
+/* Where one end of a copy lies. */
+enum prefixd_place {
+	PREFIXD_PLACE_DEVICE,
+	PREFIXD_PLACE_HOST,
+	PREFIXD_PLACE_STAGE,
+};
+
+/* A request, and its answer in the same memory: from malloc, for free(). */
+struct prefixd_carrier_message {
+	struct prefixd_message message; /* .kind: enum prefixd_carrier_op */
+	uint32_t id;                    /* the sender's own; so is ctx */
+	void *ctx;
+	/* COPY; POOL_FREE has the pool too */
+	struct prefixd_pool *pool;
+	enum prefixd_place from, to;
+	uint32_t src, dst;
+	bool urgent;           /* somebody waits for it */
+	uint8_t checksum_kind; /* what is known already, as in struct prefixd_carry */
+	uint8_t checksum[16];  /* answered: of the block, if summed */
+	/* POOL_NEW; answered: the pool above, or NULL with a sentence */
+	struct prefixd_pool_plan plan;
+	char why[320];
+	/* answers */
+	enum prefixd_move_result result; /* of COPY */
+	bool summed;
+	int error;   /* negative errno of what failed, 0 */
+	uint64_t ns; /* from the moment it was handed to the device to its end */
+	/* the carrier's while it has the message */
+	uint64_t begun_ns;
+	struct prefixd_carrier *carrier;
+};
+
+struct prefixd_carrier_config {
+	struct gpu *gpu;          /* its user until prefixd_carrier_stop() */
+	uint32_t ring;            /* 0: the default */
+	uint64_t run_bytes;       /* longest run of blocks copied as one; 0: 4 MiB */
+	uint64_t in_flight_bytes; /* handed to the device at a time; 0: 32 MiB */
+};
+
+/* One kind of operation so far. */
+struct prefixd_carrier_op_stats {
+	uint64_t done, failed;
+	int last_error;         /* negative errno; 0: none failed yet */
+	uint64_t last_error_ns; /* CLOCK_MONOTONIC */
+};
+
+/* Kept by the thread with relaxed atomics, read by anyone. */
+struct prefixd_carrier_stats {
+	struct prefixd_carrier_op_stats ops[PREFIXD_CARRIER_N_OPS];
+	uint64_t jobs;               /* handed to the device: runs, not blocks */
+	uint64_t bytes;              /* payload copied */
+	uint64_t corrupt;            /* blocks whose sum was wrong */
+	uint64_t in_flight, waiting; /* blocks: at the device, before it */
+	bool lost;                   /* the device is gone */
+	bool making;                 /* a pool is being made: the heart may beat seldom */
+};
+
+/* Return: 0; negative errno, nothing is left behind. */
+radix_nodiscard int prefixd_carrier_start(struct prefixd_carrier **ret_c,
+					  const struct prefixd_carrier_config *config);
+/*
+ * Ends the thread.  Copies may still be at the device: its close() ends them, after which
+ * prefixd_carrier_free() may come.  Idempotent; accepts NULL.
+ */
+void prefixd_carrier_stop(struct prefixd_carrier *c);
+struct prefixd_carrier *prefixd_carrier_free(struct prefixd_carrier *c); /* accepts NULL */
+/* On the loop's thread: hands a request over; the oldest answer, NULL: none. */
+void prefixd_carrier_send(struct prefixd_carrier *c, struct prefixd_carrier_message *m);
+struct prefixd_carrier_message *prefixd_carrier_receive(struct prefixd_carrier *c);
+/* For its descriptor, its heart and its restart.  NULL once stopped. */
+struct prefixd_helper *prefixd_carrier_helper(const struct prefixd_carrier *c);
+void prefixd_carrier_stats(const struct prefixd_carrier *c, struct prefixd_carrier_stats *ret);
+const char *prefixd_carrier_op_to_string(enum prefixd_carrier_op op);

@@ -1,0 +1,500 @@
+/*
+ * tiers.c - see tiers.h.
+ */
+#include "daemon/tiers.h"
+
+#include "daemon/log.h"
+#include "daemon/tiers_internal.h"
+
+#include <event2/event.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#define SILENT_NS     UINT64_C(10000000000) /* then a helper is not well */
+#define LATER_AT_ONCE 64u
+
+/* ---- answers without a helper ---------------------------------------------------------------- */
+
+void prefixd_later(struct prefixd_server *s, struct prefixd_later l)
+{
+	struct prefixd_tiers *t = s->tiers;
+
+	if (t->n_later == t->cap_later) {
+		uint32_t cap = t->cap_later ? 2 * t->cap_later : 256;
+		struct prefixd_later *v = reallocarray(t->later, cap, sizeof(*v));
+
+		if (!v) { /* the move stays under way, and its slots with it */
+			prefixd_error("no memory for an answer to the engine; a block stays under "
+				      "way");
+			return;
+		}
+		t->later = v;
+		t->cap_later = cap;
+	}
+	t->later[t->n_later++] = l;
+	event_active(t->later_ev, EV_TIMEOUT, 0);
+}
+
+void prefixd_later_moved(struct prefixd_server *s, uint32_t id, enum prefixd_move_result result)
+{
+	prefixd_later(s, (struct prefixd_later){
+				 .type = PREFIXD_EVENT_MOVED, .id = id, .result = result });
+}
+
+static void later_tell(struct prefixd_server *s, const struct prefixd_later *l)
+{
+	struct prefixd_event event = { .type = l->type };
+
+	if (l->type == PREFIXD_EVENT_MOVED) {
+		event.u.moved.id = l->id;
+		event.u.moved.result = l->result;
+	} else if (l->type == PREFIXD_EVENT_LOOKED) {
+		event.u.looked.id = l->id;
+	} else {
+		event.u.pool.group = l->group;
+		event.u.pool.why = "the daemon has no memory to ask for the pool";
+	}
+	prefixd_server_step(s, &event);
+}
+
+static void on_later(evutil_socket_t fd, short what, void *ctx)
+{
+	struct prefixd_server *s = ctx;
+	struct prefixd_tiers *t = s->tiers;
+	uint32_t n = radix_min_u32(t->n_later, LATER_AT_ONCE);
+	struct prefixd_later now[LATER_AT_ONCE];
+
+	(void)prefixd_server_mark(s);
+	/* A step may add more: these are out of the way first. */
+	memcpy(now, t->later, n * sizeof(now[0]));
+	memmove(t->later, t->later + n, (t->n_later - n) * sizeof(now[0]));
+	t->n_later -= n;
+	for (uint32_t i = 0; i < n; i++)
+		later_tell(s, &now[i]);
+	if (t->n_later > 0)
+		event_active(t->later_ev, EV_TIMEOUT, 0);
+	prefixd_server_settle(s);
+}
+
+/* ---- copies ---------------------------------------------------------------------------------- */
+
+/* The table holds them writable; only their memory is written, by the helpers. */
+struct prefixd_pool *prefixd_pool_of(struct prefixd_server *s, uint32_t group)
+{
+	radix_assert(group < s->pools.n && s->pools.v[group]); /* the engine names what is READY */
+	return s->pools.v[group];
+}
+
+static enum prefixd_place place_of(enum radix_tier tier)
+{
+	return tier == RADIX_TIER_DEVICE ? PREFIXD_PLACE_DEVICE : PREFIXD_PLACE_HOST;
+}
+
+static void act_copy(struct prefixd_server *s, const struct prefixd_action *a)
+{
+	struct prefixd_carrier_message *m = calloc(1, sizeof(*m));
+	const struct prefixd_carry *c = &a->u.carry;
+
+	if (!m) {
+		prefixd_later_moved(s, c->id, PREFIXD_MOVE_FAILED);
+		return;
+	}
+	m->message.kind = PREFIXD_CARRIER_COPY;
+	m->id = c->id;
+	m->pool = prefixd_pool_of(s, a->group);
+	m->from = place_of(c->from);
+	m->to = place_of(c->to);
+	m->src = c->src;
+	m->dst = c->dst;
+	m->urgent = c->urgent;
+	m->checksum_kind = c->checksum_kind;
+	memcpy(m->checksum, c->checksum, sizeof(m->checksum));
+	prefixd_carrier_send(s->tiers->carrier, m);
+}
+
+/* ---- epochs ---------------------------------------------------------------------------------- */
+
+static void epochs_save(struct prefixd_server *s)
+{
+	struct prefixd_epochs *e = &s->tiers->epochs;
+	int r = prefixd_epochs_save(e);
+
+	if (r < 0)
+		prefixd_error("cannot keep the epochs in %s: %s; until that works a restart may "
+			      "serve what was invalidated",
+			      e->path, strerror(-r));
+}
+
+static void act_epoch(struct prefixd_server *s, const struct prefixd_action *a)
+{
+	struct prefixd_epochs *e = &s->tiers->epochs;
+
+	if (prefixd_epochs_set(e, a->u.epoch.digest, &a->u.epoch.epoch) < 0)
+		prefixd_error("no memory to keep an epoch");
+	/* Raised here: whoever asked for it is answered after this.  Others wait for the tick. */
+	if (a->u.epoch.raised)
+		epochs_save(s);
+	prefixd_act_tell(s, a);
+}
+
+/* ---- pools ----------------------------------------------------------------------------------- */
+
+static uint64_t plan_host_bytes(const struct prefixd_pool_plan *plan)
+{
+	return plan->n_host * ((plan->slot_bytes + 63) & ~UINT64_C(63));
+}
+
+static void act_pool_create(struct prefixd_server *s, const struct prefixd_action *a)
+{
+	struct prefixd_carrier_message *m = calloc(1, sizeof(*m));
+	const struct prefixd_options *o = s->options;
+	uint64_t used = s->pools.host_bytes + s->tiers->host_promised;
+
+	if (!m || prefixd_pools_room(&s->pools, a->group) < 0) {
+		free(m);
+		prefixd_later(s, (struct prefixd_later){ .type = PREFIXD_EVENT_POOL_FAILED,
+							 .group = a->group });
+		return;
+	}
+	m->message.kind = PREFIXD_CARRIER_POOL_NEW;
+	m->plan = (struct prefixd_pool_plan){
+		.group = a->group,
+		.n_slots = a->u.pool.n_slots,
+		.n_host = a->u.pool.n_host,
+		.slot_bytes = a->u.pool.slot_bytes,
+		.huge = o->huge_pages == 0,
+		.lock = o->lock_memory != 0,
+		.host_left = o->host_bytes == PREFIXD_AUTO
+				     ? UINT64_MAX
+				     : o->host_bytes - radix_min_u64(used, o->host_bytes),
+	};
+	if (s->tiers->redis && s->pools.gpu->ops->kind != GPU_KIND_HOST)
+		m->plan.n_stage = PREFIXD_STAGES;
+	s->tiers->host_promised += plan_host_bytes(&m->plan);
+	prefixd_carrier_send(s->tiers->carrier, m);
+}
+
+static void act_pool_destroy(struct prefixd_server *s, const struct prefixd_action *a)
+{
+	struct prefixd_carrier_message *m;
+	struct prefixd_pool *pool = prefixd_pools_take(&s->pools, a->group);
+
+	if (!pool)
+		return;
+	m = calloc(1, sizeof(*m));
+	if (!m) { /* out of reach of everybody, and freed with the process */
+		prefixd_error("no memory to give the memory of pool %u back", a->group);
+		return;
+	}
+	m->message.kind = PREFIXD_CARRIER_POOL_FREE;
+	m->pool = pool;
+	prefixd_carrier_send(s->tiers->carrier, m);
+}
+
+static void pool_log(const struct prefixd_pool *pool, uint64_t ns)
+{
+	char block[32], total[32], host[32], tier[96] = "";
+
+	if (pool->n_host > 0)
+		snprintf(tier, sizeof(tier), "; host tier: %u blocks, %s in all%s", pool->n_host,
+			 prefixd_bytes_print(pool->host.len, host, sizeof(host)),
+			 pool->host.huge ? ", huge pages" : "");
+	prefixd_info("pool %u: %u blocks of %s, %s in all, %s pages%s%s%s; made in %.1f s",
+		     pool->group, pool->info.n_slots,
+		     prefixd_bytes_print(pool->info.slot_bytes, block, sizeof(block)),
+		     prefixd_bytes_print(pool->info.len, total, sizeof(total)),
+		     pool->info.huge ? "huge" : "4 KiB", pool->info.sealed ? ", sealed" : "",
+		     pool->locked || pool->host.locked ? ", locked" : "", tier, (double)ns / 1e9);
+}
+
+static void pool_made(struct prefixd_server *s, struct prefixd_carrier_message *m)
+{
+	struct prefixd_event event = { .type = PREFIXD_EVENT_POOL_FAILED };
+	uint64_t heap = s->memory.bytes;
+	char bytes[32];
+
+	s->tiers->host_promised -= plan_host_bytes(&m->plan);
+	event.u.pool.group = m->plan.group;
+	event.u.pool.why = m->why;
+	if (!m->pool) {
+		prefixd_error("group %u: %s", m->plan.group, m->why);
+		prefixd_server_step(s, &event);
+		return;
+	}
+	prefixd_pools_put(&s->pools, m->pool);
+	pool_log(m->pool, m->ns);
+	event.type = PREFIXD_EVENT_POOL_READY;
+	event.u.pool.slot_stride = m->pool->info.slot_stride;
+	event.u.pool.pool_len = m->pool->info.len;
+	event.u.pool.generations = m->pool->generations.base;
+	event.u.pool.n_fds = PREFIXD_POOL_FDS;
+	prefixd_server_step(s, &event);
+	if (s->memory.bytes > heap)
+		prefixd_info("pool %u: its index takes %s now; keys and tree grow with what is "
+			     "stored",
+			     m->plan.group,
+			     prefixd_bytes_print(s->memory.bytes - heap, bytes, sizeof(bytes)));
+}
+
+/* ---- what the helpers say -------------------------------------------------------------------- */
+
+static void copied(struct prefixd_server *s, const struct prefixd_carrier_message *m)
+{
+	struct prefixd_event event = { .type = PREFIXD_EVENT_MOVED };
+
+	event.u.moved.id = m->id;
+	event.u.moved.result = m->result;
+	event.u.moved.ns = m->ns;
+	event.u.moved.summed = m->summed;
+	memcpy(event.u.moved.checksum, m->checksum, sizeof(event.u.moved.checksum));
+	prefixd_server_step(s, &event);
+}
+
+static void carrier_answer(struct prefixd_server *s, struct prefixd_carrier_message *m)
+{
+	switch ((enum prefixd_carrier_op)m->message.kind) {
+	case PREFIXD_CARRIER_COPY:
+		if (m->ctx)
+			prefixd_stage_copied(s, m);
+		else
+			copied(s, m);
+		return;
+	case PREFIXD_CARRIER_POOL_NEW:
+		pool_made(s, m);
+		return;
+	case PREFIXD_CARRIER_POOL_FREE:
+	case PREFIXD_CARRIER_N_OPS:
+		return;
+	}
+}
+
+static void on_carrier(evutil_socket_t fd, short what, void *ctx)
+{
+	struct prefixd_carrier_message *m;
+	struct prefixd_server *s = ctx;
+
+	(void)prefixd_server_mark(s);
+	for (uint32_t i = 0; i < PREFIXD_ANSWERS; i++) {
+		m = prefixd_carrier_receive(s->tiers->carrier);
+		if (!m)
+			break;
+		carrier_answer(s, m);
+		free(m);
+	}
+	prefixd_server_settle(s);
+}
+
+/* ---- once a second --------------------------------------------------------------------------- */
+
+static void helper_watch(struct prefixd_helper *h, struct prefixd_watched *w, uint64_t now,
+			 bool busy)
+{
+	uint64_t beat = prefixd_helper_beat(h);
+	int r;
+
+	if (prefixd_helper_ended(h)) {
+		r = prefixd_helper_restart(h);
+		w->since_ns = now;
+		if (r == 0)
+			prefixd_error("the thread %s had ended; it runs again, %u times by now",
+				      prefixd_helper_name(h), prefixd_helper_restarts(h));
+		else
+			prefixd_error("the thread %s has ended and cannot be started: %s",
+				      prefixd_helper_name(h), strerror(-r));
+		return;
+	}
+	if (beat < w->since_ns)
+		beat = w->since_ns;
+	if (!busy && now > beat + SILENT_NS && !w->silent) {
+		w->silent = true;
+		prefixd_error("the thread %s has not been heard of for %llu s; %u requests wait",
+			      prefixd_helper_name(h),
+			      (unsigned long long)((now - beat) / 1000000000u),
+			      prefixd_helper_waiting(h));
+	} else if (now <= beat + SILENT_NS && w->silent) {
+		w->silent = false;
+		prefixd_warn("the thread %s is heard of again", prefixd_helper_name(h));
+	}
+}
+
+static void on_tick(evutil_socket_t fd, short what, void *ctx)
+{
+	struct prefixd_server *s = ctx;
+	struct prefixd_tiers *t = s->tiers;
+	uint64_t now = prefixd_server_mark(s);
+	struct prefixd_carrier_stats st;
+
+	prefixd_carrier_stats(t->carrier, &st);
+	helper_watch(prefixd_carrier_helper(t->carrier), &t->watch_copy, now, st.making);
+	if (t->redis)
+		helper_watch(prefixd_redis_helper(t->redis), &t->watch_redis, now, false);
+	if (st.ops[PREFIXD_CARRIER_COPY].failed > t->n_failed) {
+		prefixd_error(
+			"%llu copies failed, the last one with: %s%s",
+			(unsigned long long)(st.ops[PREFIXD_CARRIER_COPY].failed - t->n_failed),
+			strerror(-st.ops[PREFIXD_CARRIER_COPY].last_error),
+			st.lost ? "; the device is lost" : "");
+		t->n_failed = st.ops[PREFIXD_CARRIER_COPY].failed;
+	}
+	if (t->epochs.dirty)
+		epochs_save(s);
+}
+
+/* ---- actions --------------------------------------------------------------------------------- */
+
+void prefixd_tiers_act(struct prefixd_server *s, const struct prefixd_action *a)
+{
+	switch ((int)a->type) { /* the others are the server's own */
+	case PREFIXD_ACTION_POOL_CREATE:
+		act_pool_create(s, a);
+		return;
+	case PREFIXD_ACTION_POOL_DESTROY:
+		act_pool_destroy(s, a);
+		return;
+	case PREFIXD_ACTION_COPY:
+		act_copy(s, a);
+		return;
+	case PREFIXD_ACTION_STORE:
+	case PREFIXD_ACTION_FETCH:
+		prefixd_act_carry(s, a);
+		return;
+	case PREFIXD_ACTION_LOOK:
+		prefixd_act_look(s, a);
+		return;
+	case PREFIXD_ACTION_NAMES:
+		prefixd_act_tell(s, a);
+		return;
+	case PREFIXD_ACTION_EPOCH:
+		act_epoch(s, a);
+		return;
+	default:
+		return;
+	}
+}
+
+/* ---- settings -------------------------------------------------------------------------------- */
+
+void prefixd_tiers_config(const struct prefixd_options *o, struct prefixd_engine_config *config)
+{
+	config->host_blocks = prefixd_options_host_blocks(o);
+	config->redis = o->redis[0] != '\0';
+	config->index_blocks = prefixd_options_index_blocks(o);
+	config->write = (enum prefixd_write_policy)o->write;
+	prefixd_options_watermark(o, &config->watermark_low, &config->watermark_high);
+	config->move_window = (uint32_t)o->move_window;
+}
+
+/* ---- start and stop -------------------------------------------------------------------------- */
+
+static int listen_to(struct prefixd_server *s, struct prefixd_helper *h, event_callback_fn call,
+		     struct event **ret_ev)
+{
+	*ret_ev = event_new(s->base, prefixd_helper_answer_fd(h), EV_READ | EV_PERSIST, call, s);
+	return *ret_ev && event_add(*ret_ev, NULL) == 0 ? 0 : -ENOMEM;
+}
+
+int prefixd_tiers_start(struct prefixd_server *s, char *why, size_t why_len)
+{
+	const struct prefixd_carrier_config config = { .gpu = s->pools.gpu };
+	const struct timeval second = { .tv_sec = 1 };
+	struct prefixd_tiers *t = calloc(1, sizeof(*t));
+	int r = -ENOMEM;
+
+	snprintf(why, why_len, "cannot start the helpers: out of memory");
+	if (!t)
+		return r;
+	s->tiers = t;
+	radix_list_init(&t->staged);
+	radix_list_init(&t->unstaged);
+	t->watch_copy.since_ns = t->watch_redis.since_ns = prefixd_now_ns();
+	t->later_ev = event_new(s->base, -1, 0, on_later, s);
+	t->tick_ev = event_new(s->base, -1, EV_PERSIST, on_tick, s);
+	if (!t->later_ev || !t->tick_ev || event_add(t->tick_ev, &second) < 0)
+		return r;
+	r = prefixd_carrier_start(&t->carrier, &config);
+	if (r == 0)
+		r = listen_to(s, prefixd_carrier_helper(t->carrier), on_carrier, &t->carrier_ev);
+	if (r < 0) {
+		snprintf(why, why_len, "cannot start the thread copy: %s", strerror(-r));
+		return r;
+	}
+	if (!s->options->redis[0])
+		return 0;
+	r = prefixd_redis_begin(&t->redis, s->options, why, why_len);
+	if (r == 0)
+		r = listen_to(s, prefixd_redis_helper(t->redis), prefixd_on_redis, &t->redis_ev);
+	return r;
+}
+
+int prefixd_tiers_restore(struct prefixd_server *s, char *why, size_t why_len)
+{
+	struct prefixd_epochs *e = &s->tiers->epochs;
+	char *path = prefixd_epochs_path(s->options);
+	int r = -ENOMEM;
+
+	snprintf(why, why_len, "out of memory");
+	if (path)
+		r = prefixd_epochs_load(e, path, why, why_len);
+	free(path);
+	if (r < 0)
+		return r;
+	for (uint32_t i = 0; i < e->n; i++) {
+		struct prefixd_event event = { .type = PREFIXD_EVENT_EPOCH_SEEN };
+
+		memcpy(event.u.epoch.digest, e->v[i].digest, sizeof(event.u.epoch.digest));
+		event.u.epoch.epoch = e->v[i].epoch;
+		prefixd_server_step(s, &event);
+	}
+	return 0;
+}
+
+static void event_end(struct event **ev)
+{
+	if (*ev)
+		event_free(*ev);
+	*ev = NULL;
+}
+
+void prefixd_tiers_stop(struct prefixd_server *s)
+{
+	struct prefixd_tiers *t = s->tiers;
+
+	if (!t)
+		return;
+	event_end(&t->carrier_ev);
+	event_end(&t->redis_ev);
+	event_end(&t->later_ev);
+	event_end(&t->tick_ev);
+	/* Redis first: what it sends lies in pools, and what the carrier fills goes to it. */
+	prefixd_redis_stop(t->redis);
+	t->redis = NULL;
+	prefixd_carrier_stop(t->carrier);
+	if (t->epochs.path)
+		epochs_save(s);
+}
+
+void prefixd_tiers_free(struct prefixd_server *s)
+{
+	struct prefixd_tiers *t = s->tiers;
+
+	if (!t)
+		return;
+	prefixd_tiers_stop(s);
+	t->carrier = prefixd_carrier_free(t->carrier);
+	prefixd_staged_drop(&t->staged);
+	prefixd_staged_drop(&t->unstaged);
+	prefixd_epochs_deinit(&t->epochs);
+	free(t->later);
+	free(t);
+	s->tiers = NULL;
+}
+
+const struct prefixd_carrier *prefixd_tiers_carrier(const struct prefixd_server *s)
+{
+	return s->tiers ? s->tiers->carrier : NULL;
+}
+
+const struct prefixd_redis *prefixd_tiers_redis(const struct prefixd_server *s)
+{
+	return s->tiers ? s->tiers->redis : NULL;
+}

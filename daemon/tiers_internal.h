@@ -1,0 +1,63 @@
+/*
+ * tiers_internal.h - shared by tiers.c and tiers_redis.c.
+ */
+#pragma once
+
+#include "daemon/server_internal.h"
+#include "daemon/tiers.h"
+
+#define PREFIXD_STAGES  32u  /* buffers of a pool whose slots no CPU reaches */
+#define PREFIXD_ANSWERS 256u /* of a helper in one turn */
+
+/* An answer that can be given without a helper, in a turn of its own. */
+struct prefixd_later {
+	enum prefixd_event_type type;
+	uint32_t group, id;
+	enum prefixd_move_result result;
+};
+
+/* A block between Redis and a slot that no CPU reaches, or waiting for a buffer. */
+struct prefixd_staged {
+	struct radix_list link;
+	struct prefixd_redis_message *m; /* its group and carry say what it is */
+	uint32_t stage;                  /* RADIX_NONE: none yet */
+	bool ours;                       /* m is, and not the redis helper's */
+};
+
+/* What was last said about a helper. */
+struct prefixd_watched {
+	bool silent;
+	uint64_t since_ns; /* it runs, in this life of its thread */
+};
+
+struct prefixd_tiers {
+	struct prefixd_carrier *carrier;
+	struct prefixd_redis *redis;
+	struct prefixd_epochs epochs;
+	struct event *carrier_ev, *redis_ev, *tick_ev, *later_ev;
+	struct prefixd_later *later;
+	uint32_t n_later, cap_later;
+	struct radix_list staged,
+		unstaged;       /* struct prefixd_staged: with a buffer; without, oldest first */
+	uint64_t host_promised; /* bytes of host tiers that are being made */
+	uint64_t n_failed;      /* copies, when the log last said so */
+	struct prefixd_watched watch_copy, watch_redis;
+};
+
+/* tiers.c */
+/* An answer in the next turn. */
+void prefixd_later(struct prefixd_server *s, struct prefixd_later l);
+void prefixd_later_moved(struct prefixd_server *s, uint32_t id, enum prefixd_move_result result);
+struct prefixd_pool *prefixd_pool_of(struct prefixd_server *s, uint32_t group);
+
+/* tiers_redis.c */
+/* Return: 0; negative errno with a sentence in `why`. */
+radix_nodiscard int prefixd_redis_begin(struct prefixd_redis **ret_r,
+					const struct prefixd_options *o, char *why, size_t why_len);
+void prefixd_act_carry(struct prefixd_server *s, const struct prefixd_action *a); /* STORE, FETCH */
+void prefixd_act_look(struct prefixd_server *s, const struct prefixd_action *a);
+void prefixd_act_tell(struct prefixd_server *s, const struct prefixd_action *a); /* NAMES, EPOCH */
+/* The carrier's answer to a copy from or into a buffer. */
+void prefixd_stage_copied(struct prefixd_server *s, const struct prefixd_carrier_message *m);
+void prefixd_on_redis(int fd, short what, void *ctx);
+void prefixd_staged_drop(struct radix_list *list);
