@@ -276,6 +276,50 @@ START_TEST(findings)
 }
 END_TEST
 
+/* What a daemon with lower tiers says, large numbers included; one without says nothing of it. */
+START_TEST(tiers)
+{
+	static const char *const status[] = { "status", NULL }, *const stat_[] = { "stat", NULL };
+
+	memset(&fake, 0, sizeof(fake));
+	fake.admin_json =
+		"{\"ok\":true,\"version\":\"1\",\"device\":\"sim\",\"boot\":\"ab\",\"n_slots\":100,"
+		"\"sockets\":{\"worker\":\"/w\"},\"slots\":{\"ready\":100},"
+		"\"tiers\":{\"device\":{\"blocks\":100,\"bytes\":409600,\"hit_tokens\":5},"
+		"\"host\":{\"blocks\":123456789,\"bytes\":1099511627776,\"hit_tokens\":6},"
+		"\"redis\":{\"blocks\":7,\"bytes\":8,\"hit_tokens\":987654321987}},"
+		"\"host\":{\"n_slots\":3,\"slots\":{\"free\":1,\"ready\":2},\"second_copies\":1},"
+		"\"demoted_blocks\":{\"device\":{\"host\":123456789,\"redis\":987654321},"
+		"\"host\":{\"redis\":77}},"
+		"\"promoted_blocks\":{\"host\":{\"device\":44},\"redis\":{\"device\":0}},"
+		"\"removed_blocks\":{\"device\":{\"capacity\":0},\"host\":{\"dropped\":12},"
+		"\"redis\":{\"tier_lost\":0}},"
+		"\"redis\":{\"configured\":true,\"connected\":false,\"breaker\":\"half-open\","
+		"\"breaker_opened\":3,\"latency_us\":1234.5,\"stored\":5,\"fetched\":6,\"lost\":7,"
+		"\"bytes_out\":123456789012,\"bytes_in\":2,\"commands\":10,\"round_trips\":4,"
+		"\"bad_values\":{\"checksum\":2,\"magic\":0},\"errors\":{\"timeout\":9},"
+		"\"policy\":\"allkeys-lru\"}}";
+	fake_start(&fake, serve_admin);
+	expect_ctl(ctl(fake.path, status), 0);
+	expect_width();
+	ck_assert_msg(says("123M host, 988M redis") && says("44 device"), "%s", out);
+	ck_assert(says("free 1, ready 2") && says("1 of them second copies"));
+	ck_assert(says("dropped 12") && !says("tier_lost"));
+	ck_assert(says("NOT connected, breaker half-open (opened 3 times)"));
+	ck_assert(says("checksum 2") && says("timeout 9") && says("allkeys-lru"));
+	fake.admin_json = "{\"ok\":true,\"demoted_blocks\":123456,\"promoted_blocks\":98765,"
+			  "\"requests\":1}";
+	expect_ctl(ctl(fake.path, stat_), 0);
+	expect_width();
+	ck_assert(says("123k") && says("98765"));
+	fake.admin_json = "{\"ok\":true,\"redis\":{\"configured\":false},\"host\":{\"n_slots\":0},"
+			  "\"tiers\":{\"device\":{\"blocks\":1}}}";
+	expect_ctl(ctl(fake.path, status), 0);
+	ck_assert(!says("Tiers") && !says("Redis") && !says("host"));
+	fake_stop(&fake);
+}
+END_TEST
+
 /* ---- T57: the admin socket is its owner's, and shows no secret ------------------------------- */
 
 /* errno of connecting as uid and gid `id`, 0 for success; -1: this process may not change uid. */
@@ -402,6 +446,7 @@ static Suite *suite(bool t57)
 		tcase_add_test(t, changing);
 		tcase_add_test(t, exit_codes);
 		tcase_add_test(t, findings);
+		tcase_add_test(t, tiers);
 	}
 	suite_add_tcase(s, t);
 	return s;
