@@ -3,8 +3,6 @@
  */
 #include "tests/engine/room.h"
 
-#define CHECK_BUSY PROTO_STATUS_BUSY
-
 /* Cold blocks move down, and then the reply comes; nothing is lost. */
 START_TEST(deferred)
 {
@@ -85,9 +83,10 @@ START_TEST(busy_at_once)
 	l = room_match(&at, 1, 4);
 	ck_assert_int_eq(room_reserve(&at, &l, 4, 0, &n), PROTO_STATUS_OK);
 	ck_assert_uint_eq(n, 2);
-	ck_assert_int_eq(room_reserve(&at, &l, 2, 0, NULL), CHECK_BUSY);
+	ck_assert_int_eq(room_reserve(&at, &l, 2, 0, NULL), PROTO_STATUS_BUSY);
 	room_commit(&at, &held, 6);
-	ck_assert_int_eq(room_reserve(&at, &l, 2, 0, NULL), CHECK_BUSY); /* pinned is not cold */
+	ck_assert_int_eq(room_reserve(&at, &l, 2, 0, NULL),
+			 PROTO_STATUS_BUSY); /* pinned is not cold */
 	room_release(&at, &held);
 	ck_assert_int_eq(room_reserve(&at, &l, 2, 0, NULL), -EINPROGRESS);
 	world_run_until_idle(w);
@@ -154,7 +153,7 @@ START_TEST(deadline_for_nothing)
 	l = room_match(&at, 1, 4);
 	ck_assert_int_eq(room_reserve(&at, &l, 4, 5000, NULL), -EINPROGRESS);
 	world_advance(w, 5 * ROOM_MS);
-	ck_assert_int_eq(room_reply(&at, &l, NULL), CHECK_BUSY);
+	ck_assert_int_eq(room_reply(&at, &l, NULL), PROTO_STATUS_BUSY);
 	ck_assert_uint_eq(world_counters(w).dropped_blocks, 0);
 	ck_assert_uint_eq(world_in_flight(w), 4);
 	world_run_until_idle(w);
@@ -448,6 +447,144 @@ START_TEST(host_full)
 }
 END_TEST
 
+/* Redis below the pool, without host memory; a round trip takes 1 ms. */
+static void redis_config(struct world_config *config, uint32_t slots)
+{
+	room_config(config, slots, 0);
+	config->tiers.redis = true;
+	config->tiers.remote.bytes_per_s = 64 * 1000;
+	config->engine.index_blocks = 64;
+}
+
+/* Redis is not there, and never was: cold blocks are dropped at once, and nobody waits. */
+START_TEST(redis_down)
+{
+	struct world_config config;
+	struct room_lease l;
+	struct world *w;
+	struct scene_place at;
+	uint32_t n;
+
+	redis_config(&config, 8);
+	config.tiers.redis_down = true;
+	w = room_world(&config);
+	at = room_place(w, 100);
+	room_put(&at, 0, 8);
+	l = room_match(&at, 1, 5);
+	ck_assert_int_eq(room_reserve(&at, &l, 5, 0, &n), PROTO_STATUS_OK);
+	ck_assert_uint_eq(n, 5);
+	ck_assert_uint_eq(world_counters(w).dropped_blocks, 5);
+	ck_assert_uint_eq(room_stats(w).removed[RADIX_REMOVE_DROPPED], 5);
+	ck_assert_uint_eq(world_counters(w).deferred_reserves, 0);
+	world_deinit(w);
+}
+END_TEST
+
+/* It goes down while somebody waits for it, and comes back. */
+START_TEST(redis_goes)
+{
+	struct world_config config;
+	struct room_lease l;
+	struct world *w;
+	struct scene_place at;
+	uint32_t n;
+
+	redis_config(&config, 8);
+	w = room_world(&config);
+	at = room_place(w, 100);
+	room_put(&at, 0, 8);
+	l = room_match(&at, 1, 3);
+	ck_assert_int_eq(room_reserve(&at, &l, 3, 0, NULL), -EINPROGRESS);
+	world_advance(w, ROOM_MS);
+	world_redis_up(w, false);
+	world_run_until_idle(w);
+	ck_assert_int_eq(room_reply(&at, &l, &n), PROTO_STATUS_OK);
+	ck_assert_uint_eq(n, 3);
+	ck_assert_uint_eq(room_stats(w).moved[RADIX_TIER_DEVICE][RADIX_TIER_REDIS], 1);
+	/* Two for their slots, what lay below them, and one whose slot was still being read. */
+	ck_assert_uint_eq(world_counters(w).dropped_blocks, 4);
+	ck_assert_uint_eq(world_counters(w).moves_failed, 2);
+	room_release(&at, &l);
+	world_redis_up(w, true);
+	room_put(&at, 1, 3);
+	l = room_match(&at, 2, 4);
+	ck_assert_int_eq(room_reserve(&at, &l, 4, 0, NULL), -EINPROGRESS);
+	world_run_until_idle(w);
+	ck_assert_int_eq(room_reply(&at, &l, &n), PROTO_STATUS_OK);
+	ck_assert_uint_eq(world_counters(w).dropped_blocks, 4);
+	ck_assert_uint_eq(room_stats(w).moved[RADIX_TIER_DEVICE][RADIX_TIER_REDIS], 1 + 3);
+	world_deinit(w);
+}
+END_TEST
+
+/* An answer that it is not there, from one that is said to be: after a pause it is asked again. */
+START_TEST(redis_pauses)
+{
+	struct world_config config;
+	struct room_lease l;
+	struct world *w;
+	struct scene_place at;
+	uint32_t n;
+
+	redis_config(&config, 4);
+	w = room_world(&config);
+	at = room_place(w, 100);
+	room_put(&at, 0, 4);
+	world_fault(w, WORLD_FAULT_STORE_DOWN, 1);
+	l = room_match(&at, 1, 1);
+	ck_assert_int_eq(room_reserve(&at, &l, 1, 0, NULL), -EINPROGRESS);
+	world_advance(w, ROOM_MS);
+	ck_assert_uint_eq(w->engine->n_moves, 0);
+	ck_assert_int_eq(room_reply(&at, &l, NULL), -EINPROGRESS);
+	world_advance(w, 10 * ROOM_MS - 1);
+	ck_assert_uint_eq(w->engine->n_moves, 0);
+	world_advance(w, 1);
+	ck_assert_uint_eq(w->engine->n_moves, 1);
+	world_run_until_idle(w);
+	ck_assert_int_eq(room_reply(&at, &l, &n), PROTO_STATUS_OK);
+	ck_assert_uint_eq(world_counters(w).dropped_blocks, 0);
+	ck_assert_uint_eq(room_stats(w).tier[RADIX_TIER_REDIS], 1);
+	world_deinit(w);
+}
+END_TEST
+
+/* The host is full of cold blocks: they go on to Redis first, and nothing is lost. */
+START_TEST(three_tiers)
+{
+	struct world_config config;
+	struct room_lease l;
+	struct world *w;
+	struct scene_place at;
+	uint32_t n;
+
+	redis_config(&config, 4);
+	config.tiers.host_blocks = 4;
+	w = room_world(&config);
+	at = room_place(w, 100);
+	room_put(&at, 0, 4);
+	room_put(&at, 1, 4);
+	l = room_match(&at, 2, 3);
+	ck_assert_int_eq(room_reserve(&at, &l, 3, 0, NULL), -EINPROGRESS);
+	ck_assert_uint_eq(w->engine->n_moves, 3); /* to Redis */
+	world_advance(w, ROOM_MS);
+	ck_assert_uint_eq(w->engine->n_moves, 3); /* two, and one that has a host slot now */
+	world_run_until_idle(w);
+	ck_assert_int_eq(room_reply(&at, &l, &n), PROTO_STATUS_OK);
+	ck_assert_uint_eq(n, 3);
+	ck_assert_uint_eq(room_stats(w).moved[RADIX_TIER_HOST][RADIX_TIER_REDIS], 3);
+	ck_assert_uint_eq(room_stats(w).moved[RADIX_TIER_DEVICE][RADIX_TIER_HOST], 4 + 3);
+	ck_assert_uint_eq(world_counters(w).dropped_blocks, 0);
+	/* With Redis down the host's cold ones are dropped, and the device's still move. */
+	world_redis_up(w, false);
+	room_release(&at, &l);
+	room_put(&at, 2, 4);
+	/* One for its slot, and three that lay behind it in Redis. */
+	ck_assert_uint_eq(world_counters(w).dropped_blocks, 4);
+	ck_assert_uint_eq(room_stats(w).moved[RADIX_TIER_DEVICE][RADIX_TIER_HOST], 4 + 4);
+	world_deinit(w);
+}
+END_TEST
+
 /* Work is cut into steps, and goes on by itself. */
 START_TEST(bounded)
 {
@@ -494,6 +631,10 @@ int main(void)
 	scene_case(s, "end", death);
 	scene_case(s, "end", release);
 	scene_case(s, "end", revoked);
-	scene_case(s, "host", host_full);
+	scene_case(s, "below", host_full);
+	scene_case(s, "below", redis_down);
+	scene_case(s, "below", redis_goes);
+	scene_case(s, "below", redis_pauses);
+	scene_case(s, "below", three_tiers);
 	return scene_main(s);
 }
