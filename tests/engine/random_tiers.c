@@ -89,29 +89,25 @@ static void quiesce(struct tiers_run *r, uint32_t i)
 
 /* ---- what happens around them ---------------------------------------------------------------- */
 
-/* Redis and the link to it have a life of their own. */
+/* Redis and the link to it have a life of their own; mostly they are well. */
 static void outside(struct tiers_run *r)
 {
-	switch (tiers_below(r, 8)) {
+	switch (tiers_below(r, 10)) {
 	case 0:
 		world_redis_up(&r->w, false);
 		break;
 	case 1:
-	case 2:
-		world_redis_up(&r->w, true);
-		break;
-	case 3:
 		world_redis_stall(&r->w, true);
 		break;
-	case 4:
-	case 5:
-		world_redis_stall(&r->w, false);
-		break;
-	case 6:
+	case 2:
 		world_redis_poke(&r->w, WORLD_POKE_LOSE, 1 + tiers_below(r, 20));
 		break;
-	default:
+	case 3:
 		world_redis_poke(&r->w, WORLD_POKE_DAMAGE, 1 + tiers_below(r, 5));
+		break;
+	default:
+		world_redis_stall(&r->w, false);
+		world_redis_up(&r->w, true);
 		break;
 	}
 }
@@ -130,7 +126,7 @@ static void admin(struct tiers_run *r)
 
 	if (ns == RADIX_NONE)
 		return;
-	switch (tiers_below(r, 4)) {
+	switch (tiers_below(r, 8)) {
 	case 0:
 		world_flush(&r->w, ns);
 		break;

@@ -25,6 +25,7 @@ struct random_tiers_config {
 		outside_permille; /* of the operations: Redis comes, goes, stalls, loses or damages */
 	uint32_t admin_permille; /* evict, flush, invalidate */
 	bool lossless; /* nothing may ever be missed: no faults, room below for everything */
+	bool losses;   /* copies below may vanish or be damaged */
 	struct world_tiers_config tiers;
 };
 

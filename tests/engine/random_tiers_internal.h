@@ -36,7 +36,8 @@ struct tiers_lease {
 	uint32_t res[UNIVERSE_MAX], n_res;
 	uint64_t reserving; /* seq of a RESERVE that waits */
 	uint32_t want;
-	uint64_t loading; /* seq of the request that began the load */
+	uint64_t loading;   /* seq of the request that began the load */
+	bool load_deadline; /* it named one */
 	uint32_t load_want, load_taken;
 	uint32_t loaded; /* blocks that the last EVENT promised, not taken yet */
 };

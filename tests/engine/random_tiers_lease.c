@@ -66,11 +66,17 @@ static uint32_t held(const struct tiers_run *r, const struct tiers_lease *l)
 	return best;
 }
 
+/* What was invalidated may be found by those who held it, no more. */
+static bool invalidated(const struct tiers_run *r, const struct tiers_lease *l)
+{
+	return l->epoch != r->epochs[universe_roots[l->p.root].ns];
+}
+
 /* All blocks found, from the path's beginning, of which n_device lie on the device. */
 static void check_found(struct tiers_run *r, const struct tiers_lease *l, uint32_t n_device,
 			uint32_t n_all)
 {
-	uint32_t may = 0, must = 0, least = held(r, l);
+	uint32_t may = 0, must = 0, least = invalidated(r, l) ? 0 : held(r, l);
 
 	while (may < l->given && oracle_may(&r->oracle, path_of(l, may)))
 		may++;
@@ -96,7 +102,9 @@ static void load_event(struct tiers_run *r, struct tiers_lease *l, const struct 
 	world_check(&r->w, e->n <= l->load_want && e->n >= l->load_taken);
 	world_check(&r->w, whole == (e->reason == PROTO_REASON_NONE));
 	if (r->config.lossless)
-		world_check(&r->w, whole || e->reason == PROTO_REASON_NO_ROOM);
+		world_check(&r->w,
+			    whole || e->reason == PROTO_REASON_NO_ROOM ||
+				    (l->load_deadline && e->reason == PROTO_REASON_TIER_DOWN));
 	r->result.n_loaded += e->state == PROTO_WAIT_LOADED;
 	r->result.n_cut += e->state == PROTO_WAIT_LOADED && !whole;
 	r->result.n_failed += e->state == PROTO_WAIT_FAILED;
@@ -160,8 +168,8 @@ static void advance(struct tiers_run *r, struct tiers_lease *l, uint32_t slot)
 	l->pending += l->marks[j] == TIERS_MISSED;
 }
 
-static void check_match(struct tiers_run *r, struct tiers_lease *l,
-			const struct proto_match_rep *rep, uint32_t flags, uint64_t seq)
+static void check_match(struct tiers_run *r, const struct tiers_session *s, struct tiers_lease *l,
+			const struct proto_match_rep *rep, uint32_t flags, uint32_t deadline_us)
 {
 	uint32_t lower = rep->n_host + rep->n_redis, at;
 
@@ -172,7 +180,7 @@ static void check_match(struct tiers_run *r, struct tiers_lease *l,
 		advance(r, l, slot_of(r, rep->runs, i));
 	if (l->loading)
 		l->load_taken += rep->n_device;
-	if (rep->n_device < l->loaded)
+	if (rep->n_device < l->loaded && !invalidated(r, l))
 		world_fail(&r->w, "%u blocks were loaded, %u are usable", l->loaded, rep->n_device);
 	l->loaded = 0;
 	check_found(r, l, l->n_path, l->n_path + lower);
@@ -184,7 +192,8 @@ static void check_match(struct tiers_run *r, struct tiers_lease *l,
 	while (at < l->given)
 		l->marks[at++] = TIERS_MISSED;
 	if ((flags & PROTO_MATCH_PROMOTE) && lower && rep->advice == 0 && !l->loading) {
-		l->loading = seq;
+		l->loading = s->c->seq;
+		l->load_deadline = deadline_us > 0;
 		l->load_want = lower;
 		l->load_taken = 0;
 	}
@@ -227,7 +236,7 @@ void tiers_match(struct tiers_run *r, struct tiers_session *s)
 	r->result.found[0] += rep.n_device;
 	r->result.found[1] += rep.n_host;
 	r->result.found[2] += rep.n_redis;
-	check_match(r, l, &rep, m.flags, s->c->seq);
+	check_match(r, s, l, &rep, m.flags, m.deadline_us);
 }
 
 void tiers_extend(struct tiers_run *r, struct tiers_session *s, struct tiers_lease *l)
@@ -259,7 +268,7 @@ void tiers_extend(struct tiers_run *r, struct tiers_session *s, struct tiers_lea
 	if (l->n_res)
 		world_check(&r->w, rep.n_device == 0 && rep.tail_tokens == 0);
 	else
-		check_match(r, l, &rep, m.flags, s->c->seq);
+		check_match(r, s, l, &rep, m.flags, m.deadline_us);
 }
 
 /* ---- RESERVE, COMMIT, RELEASE ---------------------------------------------------------------- */
@@ -322,22 +331,39 @@ void tiers_commit(struct tiers_run *r, struct tiers_session *s, struct tiers_lea
 	memmove(l->res, l->res + m.n, l->n_res * sizeof(l->res[0]));
 }
 
+/*
+ * Hits count for the tier that was told.  A block that was lost below meanwhile, and was stored anew
+ * by another worker, is that worker's: with losses it may be so for any of them.
+ */
+static void check_settled(struct tiers_run *r, const struct tiers_lease *l,
+			  const struct proto_release_rep *rep)
+{
+	uint64_t host = UNIVERSE_BT * l->host, redis = UNIVERSE_BT * l->redis;
+	uint64_t pending = UNIVERSE_BT * l->pending;
+	uint64_t found = UNIVERSE_BT * l->device + host + redis + pending;
+
+	world_check(&r->w, rep->queried_tokens == l->n_tokens);
+	world_check(&r->w, rep->miss_tokens == l->n_tokens - found);
+	world_check(&r->w, rep->hit_device_tokens == UNIVERSE_BT * l->device);
+	if (r->config.losses) {
+		world_check(&r->w, rep->hit_host_tokens <= host && rep->hit_redis_tokens <= redis);
+		pending += host - rep->hit_host_tokens + redis - rep->hit_redis_tokens;
+	} else {
+		world_check(&r->w, rep->hit_host_tokens == host && rep->hit_redis_tokens == redis);
+	}
+	world_check(&r->w, rep->hit_pending_tokens == pending);
+}
+
 void tiers_release(struct tiers_run *r, struct tiers_session *s, struct tiers_lease *l)
 {
 	struct proto_release_req m = { .lease = l->id };
 	struct proto_release_rep rep;
 	struct proto_reserve_rep none;
-	uint64_t hits = UNIVERSE_BT * (l->device + l->host + l->redis + l->pending);
 
 	for (uint32_t j = 0; j < l->n_path; j++)
 		check_block(r, l, j);
 	world_check(&r->w, world_release(s->c, &m, &rep) == PROTO_STATUS_OK);
-	world_check(&r->w, rep.queried_tokens == l->n_tokens);
-	world_check(&r->w, rep.hit_device_tokens == UNIVERSE_BT * l->device);
-	world_check(&r->w, rep.hit_host_tokens == UNIVERSE_BT * l->host);
-	world_check(&r->w, rep.hit_redis_tokens == UNIVERSE_BT * l->redis);
-	world_check(&r->w, rep.hit_pending_tokens == UNIVERSE_BT * l->pending);
-	world_check(&r->w, rep.miss_tokens == l->n_tokens - hits);
+	check_settled(r, l, &rep);
 	if (l->reserving)
 		world_check(&r->w, world_reserve_reply(s->c, l->reserving, &none) ==
 					   PROTO_STATUS_UNKNOWN_LEASE);

@@ -126,7 +126,7 @@ START_TEST(keeps_the_copy)
 	got.down = moved.moved[0][1];
 	got.up = moved.moved[1][0];
 	fprintf(stderr,
-		"%u requests, %u blocks: the engine hits %llu + %llu and moves %llu down, %llu up; "
+		"%d requests, %u blocks: the engine hits %llu + %llu and moves %llu down, %llu up; "
 		"the table %llu + %llu, %llu, %llu\n",
 		REQUESTS, n_ids, (unsigned long long)got.device, (unsigned long long)got.host,
 		(unsigned long long)got.down, (unsigned long long)got.up,

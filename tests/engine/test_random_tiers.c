@@ -35,10 +35,10 @@ static struct random_tiers_config healthy(void)
 	return (struct random_tiers_config){
 		.seed = seed,
 		.n_steps = n_steps,
-		.n_slots = 64,
+		.n_slots = 48,
 		.index_blocks = 256,
 		.reserve_ns = 10000000,
-		.tiers = { .host_blocks = 96,
+		.tiers = { .host_blocks = 40,
 			   .redis = true,
 			   .copy = { .latency_ns = 5000, .bytes_per_s = 100000000 },
 			   .remote = { .latency_ns = 40000, .bytes_per_s = 20000000 },
@@ -77,7 +77,7 @@ START_TEST(lossless)
 	ck_assert_uint_eq(x.counters.dropped_blocks, 0);
 	ck_assert_uint_gt(x.found[2], 0);
 	c.seed++;
-	c.tiers.host_blocks = 512;
+	c.tiers.host_blocks = 128;
 	random_tiers_run(&c, &x);
 	say("lossless, host and Redis", &x);
 	check_busy_enough(&x);
@@ -114,6 +114,7 @@ START_TEST(host_alone)
 	c.kills_permille = 10;
 	c.admin_permille = 3;
 	c.grace_ns = 1000000;
+	c.losses = true;
 	c.tiers.redis = false;
 	c.tiers.faults[WORLD_FAULT_COPY_FAILED] = 10;
 	c.tiers.faults[WORLD_FAULT_COPY_CORRUPT] = 10;
@@ -135,6 +136,7 @@ static struct random_tiers_config sick(void)
 	c.kills_permille = 10;
 	c.outside_permille = 10;
 	c.admin_permille = 5;
+	c.losses = true;
 	c.reserve_ns = 1000000;
 	c.tiers.max_values = 300;
 	for (uint32_t i = 0; i < WORLD_N_FAULTS; i++)

@@ -203,9 +203,6 @@ START_TEST(no_eviction_under_copy)
 			pressure(&at, p);
 			world_evict(&w, 0, 2);
 			ck_assert_uint_gt(world_in_flight(&w), 0);
-			world_stats(&w, 0, &st);
-			ck_assert_uint_le(st.slots[RADIX_SLOT_FREE] + world_in_flight(&w),
-					  st.n_slots + st.n_host);
 		}
 		world_flush(&w, RADIX_NONE);
 		ck_assert_uint_gt(world_in_flight(&w), 0);
@@ -475,7 +472,7 @@ START_TEST(fast_tier_advice)
 	struct proto_match_rep m;
 	uint64_t lease;
 
-	configure(BLOCKS, 2 * BLOCKS, true);
+	configure(BLOCKS, 4 * BLOCKS, true);
 	config.engine.limits.prefill_ns_per_token = 50000;
 	at = begin();
 	for (uint32_t p = 0; p < 3; p++)

@@ -31,7 +31,9 @@ void world_note(struct world *w, const char *fmt, ...)
 
 void world_fail(struct world *w, const char *fmt, ...)
 {
-	size_t tail = w->log_len > 4000 ? w->log_len - 4000 : 0;
+	const char *want = getenv("WORLD_TRANSCRIPT");
+	bool all = want && strcmp(want, "all") == 0;
+	size_t tail = !all && w->log_len > 4000 ? w->log_len - 4000 : 0;
 	char text[512];
 	va_list ap;
 

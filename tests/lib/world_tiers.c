@@ -17,6 +17,7 @@ enum {
 	JUNK = 0x5a,   /* in the target of a move until its end */
 	POISON = 0xa5, /* in a host slot that nothing lies in */
 	N_EPOCHS = 16,
+	PROBE_NS = 500000, /* from giving Redis up to trying it again */
 };
 
 /* A move or a LOOK that is not answered. */
@@ -52,6 +53,7 @@ struct world_tiers {
 	bool stalled; /* it does not answer */
 	bool told;    /* what the engine was told last */
 	uint32_t n_late;
+	uint64_t probe_ns; /* given up, it is tried again then; UINT64_MAX: it is not */
 	struct flight *flights;
 	uint32_t n, cap;
 	uint64_t serial;
@@ -98,6 +100,7 @@ void world_tiers_init(struct world *w)
 	ck_assert_ptr_nonnull(t);
 	w->tiers = t;
 	t->config = *config;
+	t->probe_ns = UINT64_MAX;
 	t->rng = config->seed ? config->seed : w->config.seed ^ 0x7165;
 	t->redis = config->values ? config->values : world_redis_new();
 	world_redis_limit(t->redis, config->max_values);
@@ -572,7 +575,9 @@ uint64_t world_tiers_due(const struct world *w)
 {
 	const struct world_tiers *t = w->tiers;
 
-	return t && t->n ? t->flights[next_flight(t)].due_ns : UINT64_MAX;
+	if (!t)
+		return UINT64_MAX;
+	return radix_min_u64(t->probe_ns, t->n ? t->flights[next_flight(t)].due_ns : UINT64_MAX);
 }
 
 static void tell_redis(struct world *w, bool up)
@@ -595,14 +600,23 @@ static void count_late(struct world *w, const struct flight *f, bool late)
 	if (f->type == PREFIXD_ACTION_COPY)
 		return;
 	t->n_late = late ? t->n_late + 1 : 0;
-	if (t->config.breaker && t->n_late >= t->config.breaker)
-		tell_redis(w, false);
+	if (!t->config.breaker || t->n_late < t->config.breaker)
+		return;
+	if (t->up && !t->stalled)
+		t->probe_ns = w->now_ns + PROBE_NS;
+	tell_redis(w, false);
 }
 
-void world_tiers_deliver(struct world *w)
+static void probe(struct world *w)
+{
+	w->tiers->probe_ns = UINT64_MAX;
+	if (w->tiers->up && !w->tiers->stalled)
+		tell_redis(w, true);
+}
+
+static void answer(struct world *w, uint32_t at)
 {
 	struct world_tiers *t = w->tiers;
-	uint32_t at = next_flight(t);
 	struct flight f = t->flights[at];
 	struct prefixd_event event = { .type = PREFIXD_EVENT_MOVED };
 	bool late = f.due_ns == f.limit_ns && t->told;
@@ -630,6 +644,16 @@ void world_tiers_deliver(struct world *w)
 	world_step(w, &event);
 	count_late(w, &f, late);
 	flight_free(&f);
+}
+
+void world_tiers_deliver(struct world *w)
+{
+	struct world_tiers *t = w->tiers;
+
+	if (t->n && t->flights[next_flight(t)].due_ns <= t->probe_ns)
+		answer(w, next_flight(t));
+	else
+		probe(w);
 }
 
 void world_run_until_idle(struct world *w)
