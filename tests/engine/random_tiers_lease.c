@@ -332,8 +332,8 @@ void tiers_commit(struct tiers_run *r, struct tiers_session *s, struct tiers_lea
 }
 
 /*
- * Hits count for the tier that was told.  A block that was lost below meanwhile, and was stored anew
- * by another worker, is that worker's: with losses it may be so for any of them.
+ * Hits count for the tier that was told.  A block that was lost below meanwhile, and was stored
+ * anew by another worker, is that worker's: with losses it may be so for any of them.
  */
 static void check_settled(struct tiers_run *r, const struct tiers_lease *l,
 			  const struct proto_release_rep *rep)
