@@ -391,7 +391,7 @@ int radix_graft(struct radix_index *ix, uint32_t root, const void *parent, const
 	n->flags = (uint8_t)(n->flags & ~RADIX_NODE_F_ISLAND);
 	radix_child_link(ix, island, node, root);
 	if (radix_has_tiers(ix))
-		radix_low_hold(ix, island, radix_low_pins(ix, island), true);
+		radix_low_grafted(ix, island);
 	radix_table_reparent(&ix->table, child_entry, parent_entry);
 	/* a pin before the island's first block now stands behind its parent's last */
 	for (struct radix_list *it = n->pins.next, *next = it->next; it != &n->pins;

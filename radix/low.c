@@ -23,9 +23,15 @@ uint32_t radix_low_stop(const struct radix_node *n, const struct radix_low *low,
 bool radix_low_is_leaf(const struct radix_node *n, const struct radix_low *low, enum radix_tier t)
 {
 	uint32_t end = radix_low_end(n, low, t);
-	uint32_t kids = t == RADIX_TIER_REDIS ? n->n_child : low->kids[t];
+	uint32_t firm = t == RADIX_TIER_REDIS ? n->n_child : low->firm[t];
 
-	return end > radix_low_start(low, t) && (end < n->n_blocks || !kids);
+	return end > radix_low_start(low, t) && (end < n->n_blocks || !firm);
+}
+
+bool radix_low_may_pop(const struct radix_node *n, const struct radix_low *low, enum radix_tier t)
+{
+	return low->end[t] > radix_low_start(low, t) &&
+	       (low->end[t] < n->n_blocks || !low->kids[t]);
 }
 
 uint32_t radix_low_protected(const struct radix_index *ix, uint32_t node)
@@ -125,61 +131,94 @@ uint32_t radix_low_coldest(struct radix_index *ix, enum radix_tier t, uint64_t *
 
 /* ---- shape ----------------------------------------------------------------------------------- */
 
-/* A child's first block got a copy as high as `t`, or lost it. */
-static void kids_change(struct radix_index *ix, uint32_t parent, enum radix_tier t, bool more)
+/* What an edge adds to its parent's counts: its first block has a copy as high as `t`; it stays. */
+static bool has_first(const struct radix_low *low, enum radix_tier t)
 {
-	struct radix_low *low = radix_low(ix, parent);
-
-	if (more && low->kids[t]++ == 0)
-		radix_low_stay(ix, parent, t, radix_node(ix, parent)->n_blocks);
-	else if (!more)
-		low->kids[t]--;
+	return low->end[t] > 0;
 }
 
-void radix_low_ends(struct radix_index *ix, uint32_t node, uint32_t device, uint32_t host)
+static bool keeps_first(const struct radix_low *low, enum radix_tier t)
 {
-	struct radix_low *low = radix_low(ix, node);
-	uint32_t parent = radix_node(ix, node)->parent, now[2] = { device, host };
+	return low->end[t] > low->leaving[t];
+}
+
+/*
+ * New counts for the edge; its parent's follow, and the queues.  Returns a bit for each tier in
+ * which its first block stays now and did not before.
+ */
+static uint32_t change(struct radix_index *ix, uint32_t node, const uint32_t end[2],
+		       const uint32_t leaving[2])
+{
+	struct radix_low *low = radix_low(ix, node), *p = NULL;
+	uint32_t parent = radix_node(ix, node)->parent, rose = 0;
 	bool changed = false;
 
+	if (parent != RADIX_NODE_NONE)
+		p = radix_low(ix, parent);
 	for (enum radix_tier t = 0; t < RADIX_TIER_REDIS; t++) {
-		bool had = low->end[t] > 0, has = now[t] > 0;
+		bool had = has_first(low, t), kept = keeps_first(low, t);
 
-		low->end[t] = now[t];
-		if (had == has || parent == RADIX_NODE_NONE)
+		low->end[t] = end[t];
+		low->leaving[t] = leaving[t];
+		if (!p || (had == has_first(low, t) && kept == keeps_first(low, t)))
 			continue;
-		kids_change(ix, parent, t, has);
+		p->kids[t] += (uint32_t)has_first(low, t) - had;
+		p->firm[t] += (uint32_t)keeps_first(low, t) - kept;
+		rose |= (uint32_t)(keeps_first(low, t) && !kept) << t;
 		changed = true;
 	}
 	radix_low_settle(ix, node);
 	if (changed)
 		radix_low_settle(ix, parent);
+	return rose;
+}
+
+void radix_low_ends(struct radix_index *ix, uint32_t node, uint32_t device, uint32_t host)
+{
+	const uint32_t end[2] = { device, host };
+	uint32_t leaving[2], parent = radix_node(ix, node)->parent, rose;
+
+	memcpy(leaving, radix_low(ix, node)->leaving, sizeof(leaving));
+	rose = change(ix, node, end, leaving);
+	for (enum radix_tier t = 0; t < RADIX_TIER_REDIS; t++) {
+		if (rose & 1u << t)
+			radix_low_stay(ix, parent, t, radix_node(ix, parent)->n_blocks);
+	}
 }
 
 void radix_low_linked(struct radix_index *ix, uint32_t node, bool linked)
 {
 	const struct radix_low *low = radix_low(ix, node);
 	uint32_t parent = radix_node(ix, node)->parent;
+	struct radix_low *p;
 
 	if (parent == RADIX_NODE_NONE)
 		return;
+	p = radix_low(ix, parent);
 	for (enum radix_tier t = 0; t < RADIX_TIER_REDIS; t++) {
-		if (low->end[t])
-			kids_change(ix, parent, t, linked);
+		if (!linked) {
+			p->kids[t] -= has_first(low, t);
+			p->firm[t] -= keeps_first(low, t);
+			continue;
+		}
+		p->kids[t] += has_first(low, t);
+		p->firm[t] += keeps_first(low, t);
+		if (keeps_first(low, t))
+			radix_low_stay(ix, parent, t, radix_node(ix, parent)->n_blocks);
 	}
 }
 
 void radix_low_trim(struct radix_index *ix, uint32_t node, uint32_t to)
 {
 	struct radix_low *low = radix_low(ix, node);
+	uint32_t end[2], leaving[2];
 
 	for (enum radix_tier t = 0; t < RADIX_TIER_REDIS; t++) {
-		uint32_t gone = low->end[t] > to ? low->end[t] - to : 0;
-
-		low->leaving[t] -= radix_min_u32(low->leaving[t], gone);
+		end[t] = radix_min_u32(low->end[t], to);
+		leaving[t] = low->leaving[t] - radix_min_u32(low->leaving[t], low->end[t] - end[t]);
 	}
 	low->again = radix_min_u32(low->again, to);
-	radix_low_ends(ix, node, radix_min_u32(low->end[0], to), radix_min_u32(low->end[1], to));
+	(void)change(ix, node, end, leaving); /* nothing stays that did not */
 }
 
 void radix_low_cut(struct radix_index *ix, uint32_t node, uint32_t at, uint32_t upper)
@@ -196,10 +235,6 @@ void radix_low_cut(struct radix_index *ix, uint32_t node, uint32_t at, uint32_t 
 	}
 	u->again = radix_min_u32(low->again, at);
 	low->again -= u->again;
-	for (enum radix_tier t = 0; t < RADIX_TIER_REDIS; t++) {
-		if (low->end[t])
-			radix_low_stay(ix, upper, t, at); /* no leaf of that tier any more */
-	}
 }
 
 void radix_low_join(struct radix_index *ix, uint32_t node, uint32_t child, uint32_t before)
@@ -207,11 +242,12 @@ void radix_low_join(struct radix_index *ix, uint32_t node, uint32_t child, uint3
 	struct radix_low *low = radix_low(ix, node);
 	const struct radix_low *c = radix_low(ix, child);
 
-	/* one of the two leaves at most: the parent only where the child has no copy as high */
+	/* the parent's leave only where all of the child's do, if it has any: they adjoin */
 	for (enum radix_tier t = 0; t < RADIX_TIER_REDIS; t++) {
 		low->end[t] += c->end[t];
 		low->leaving[t] += c->leaving[t];
 		low->kids[t] = c->kids[t];
+		low->firm[t] = c->firm[t];
 	}
 	if (c->again)
 		low->again = before + c->again;
@@ -223,34 +259,57 @@ void radix_low_join(struct radix_index *ix, uint32_t node, uint32_t child, uint3
 void radix_low_leave(struct radix_index *ix, uint32_t node, enum radix_tier t)
 {
 	const struct radix_node *n = radix_node(ix, node);
-	struct radix_low *low = radix_low(ix, node);
+	const struct radix_low *low = radix_low(ix, node);
 	const struct radix_entry *e =
 		&ix->table.v[radix_entry_at(ix, node, radix_low_stop(n, low, t) - 1)];
+	uint32_t leaving[2];
 
 	radix_slots_set(radix_slots_of(ix, t), radix_slot_in(e, t), RADIX_SLOT_LEAVING);
 	if (t == RADIX_TIER_DEVICE && e->host_slot != RADIX_NONE)
 		radix_bonus_remove(&ix->bonus, e->host_slot);
-	low->leaving[t]++;
-	radix_low_settle(ix, node);
+	memcpy(leaving, low->leaving, sizeof(leaving));
+	leaving[t]++;
+	(void)change(ix, node, low->end, leaving);
 }
 
-void radix_low_stay(struct radix_index *ix, uint32_t node, enum radix_tier t, uint32_t to)
+/* Returns whether the edge's first block stays now and did not before. */
+static bool stay(struct radix_index *ix, uint32_t node, enum radix_tier t, uint32_t to)
 {
-	struct radix_low *low = radix_low(ix, node);
-	uint32_t from = low->end[t] - low->leaving[t];
+	const struct radix_low *low = radix_low(ix, node);
+	uint32_t from = low->end[t] - low->leaving[t], leaving[2];
 
 	to = radix_min_u32(to, low->end[t]);
 	if (from >= to)
-		return;
-	for (uint32_t i = from; i < to; i++) {
+		return false;
+	for (uint32_t i = to; i-- > from;) { /* the deepest bonus goes first again */
 		const struct radix_entry *e = &ix->table.v[radix_entry_at(ix, node, i)];
 
 		radix_slots_set(radix_slots_of(ix, t), radix_slot_in(e, t), RADIX_SLOT_READY);
 		if (t == RADIX_TIER_DEVICE && e->host_slot != RADIX_NONE)
 			radix_bonus_add(&ix->bonus, e->host_slot, ix->now);
 	}
-	low->leaving[t] = low->end[t] - to;
-	radix_low_settle(ix, node);
+	memcpy(leaving, low->leaving, sizeof(leaving));
+	leaving[t] = low->end[t] - to;
+	return change(ix, node, low->end, leaving) & 1u << t;
+}
+
+void radix_low_stay(struct radix_index *ix, uint32_t node, enum radix_tier t, uint32_t to)
+{
+	/* what has a block below it that stays, stays */
+	while (stay(ix, node, t, to)) {
+		node = radix_node(ix, node)->parent;
+		to = radix_node(ix, node)->n_blocks;
+	}
+}
+
+void radix_low_recall(struct radix_index *ix, uint32_t node, uint32_t i)
+{
+	const struct radix_low *low = radix_low(ix, node);
+
+	for (enum radix_tier t = 0; t < RADIX_TIER_REDIS; t++) {
+		if (i < low->end[t] && i >= low->end[t] - low->leaving[t])
+			radix_low_stay(ix, node, t, i + 1);
+	}
 }
 
 void radix_low_used(struct radix_index *ix, uint32_t node, uint32_t to)
@@ -275,6 +334,16 @@ void radix_low_hold(struct radix_index *ix, uint32_t node, uint32_t n, bool more
 		if (!low->held)
 			radix_low_queue(ix, up); /* it may have been set aside */
 	}
+}
+
+void radix_low_grafted(struct radix_index *ix, uint32_t node)
+{
+	uint32_t parent = radix_node(ix, node)->parent;
+	struct radix_place up = { .node = parent, .idx = radix_node(ix, parent)->n_blocks };
+
+	radix_low_hold(ix, node, radix_low_pins(ix, node), true);
+	if (radix_low(ix, node)->again)
+		radix_hit(ix, &up);
 }
 
 uint32_t radix_low_pins(const struct radix_index *ix, uint32_t node)
@@ -333,48 +402,55 @@ void radix_low_attach(struct radix_index *ix, uint32_t node, uint32_t i, uint32_
 static void pop_device(struct radix_index *ix, uint32_t node)
 {
 	const struct radix_node *n = radix_node(ix, node);
-	struct radix_low *low = radix_low(ix, node);
-	uint32_t i = low->end[RADIX_TIER_DEVICE] - 1;
-	uint32_t entry = radix_entry_at(ix, node, i), slot;
+	uint32_t i = radix_low(ix, node)->end[RADIX_TIER_DEVICE] - 1;
+	uint32_t entry = radix_entry_at(ix, node, i);
 	struct radix_entry *e = &ix->table.v[entry];
 
-	slot = e->slot;
-	e->slot = RADIX_NONE;
 	radix_edge_set_ref(n, ix->roots[n->root].g, i, entry);
 	if (e->host_slot != RADIX_NONE)
 		radix_bonus_remove(&ix->bonus, e->host_slot); /* a host block like others now */
-	radix_slots_release(&ix->slots, slot);
-	radix_low_ends(ix, node, i, e->host_slot != RADIX_NONE ? low->end[1] : i);
+	radix_slots_release(&ix->slots, e->slot);
+	e->slot = RADIX_NONE;
 	tier_change(ix, entry, RADIX_TIER_DEVICE);
 }
 
 static void pop_host(struct radix_index *ix, uint32_t node)
 {
-	struct radix_low *low = radix_low(ix, node);
-	uint32_t i = low->end[RADIX_TIER_HOST] - 1, entry = radix_entry_at(ix, node, i), slot;
+	uint32_t i = radix_low(ix, node)->end[RADIX_TIER_HOST] - 1;
+	uint32_t entry = radix_entry_at(ix, node, i);
 	struct radix_entry *e = &ix->table.v[entry];
 
-	if (!e->redis) { /* nothing is below: that was the last copy */
-		radix_tail_remove(ix, node, 1, RADIX_REMOVE_CAPACITY);
-		return;
-	}
-	slot = e->host_slot;
+	radix_slots_release(&ix->host, e->host_slot);
 	e->host_slot = RADIX_NONE;
-	radix_slots_release(&ix->host, slot);
-	radix_low_ends(ix, node, low->end[0], i);
 	tier_change(ix, entry, RADIX_TIER_HOST);
 }
 
 void radix_low_pop(struct radix_index *ix, uint32_t node, enum radix_tier t)
 {
-	struct radix_low *low = radix_low(ix, node);
+	const struct radix_low *low = radix_low(ix, node);
+	uint32_t end[2], leaving[2], i = low->end[t] - 1;
+	const struct radix_entry *e = &ix->table.v[radix_entry_at(ix, node, i)];
 
-	if (low->leaving[t])
-		low->leaving[t]--;
-	if (t == RADIX_TIER_DEVICE)
+	radix_assert(radix_low_may_pop(radix_node(ix, node), low, t));
+	if (e->host_slot == RADIX_NONE || t == RADIX_TIER_HOST) {
+		if (!e->redis) { /* nothing is below: that is the last copy */
+			radix_tail_remove(ix, node, 1, RADIX_REMOVE_CAPACITY);
+			return;
+		}
+		radix_assert(low->end[RADIX_TIER_HOST] == i + 1);
+	}
+	memcpy(end, low->end, sizeof(end));
+	memcpy(leaving, low->leaving, sizeof(leaving));
+	leaving[t] -= leaving[t] > 0;
+	end[t] = i;
+	if (t == RADIX_TIER_DEVICE) {
 		pop_device(ix, node);
-	else
+		if (radix_tier_of(e) == RADIX_TIER_REDIS)
+			end[RADIX_TIER_HOST] = i;
+	} else {
 		pop_host(ix, node);
+	}
+	(void)change(ix, node, end, leaving);
 }
 
 void radix_low_forget_copies(struct radix_index *ix, uint32_t entry)
@@ -383,7 +459,7 @@ void radix_low_forget_copies(struct radix_index *ix, uint32_t entry)
 	uint32_t host_slot = e->host_slot;
 
 	radix_assert(e->slot != RADIX_NONE);
-	radix_low_stay(ix, ix->where_node[entry], RADIX_TIER_DEVICE, ix->where_idx[entry] + 1);
+	radix_low_recall(ix, ix->where_node[entry], ix->where_idx[entry]);
 	e->host_slot = RADIX_NONE;
 	e->redis = 0;
 	e->moving = 0;

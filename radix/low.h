@@ -11,9 +11,10 @@
  * block counts as one with a device copy.
  *
  * An edge is a leaf of a tier when blocks of it have their highest copy there and nothing behind
- * them, in this edge or in a child, has one as high.  Each tier has a queue of its leaves.  Blocks
- * that leave a tier are the last of it in a leaf; whatever takes away the reason (a pin, a use, a
- * copy above that comes back) makes them stay, at once.
+ * them, in this edge or in a child, has one as high, or only blocks that leave.  Each tier has a
+ * queue of its leaves.  What leaves a tier is the end of a path there, across edges; whatever takes
+ * away the reason (a pin, a use, a copy above that comes back) makes it and all before it stay, at
+ * once.
  */
 #pragma once
 
@@ -23,11 +24,12 @@
 struct radix_low {
 	uint32_t end[2];      /* blocks before it have a device copy; a device or a host copy */
 	uint32_t kids[2];     /* children whose first block has a device copy; either */
+	uint32_t firm[2];     /* of those, children whose first block does not leave that tier */
 	uint32_t leaving[2];  /* blocks before end[] that leave the tier */
 	uint32_t heap_pos[2]; /* in the queues of the host and of Redis */
 	uint32_t again;       /* blocks before it were hit by a lease that had not stored them */
 	uint32_t held;        /* pins on edges below this one */
-	uint32_t pad[6];
+	uint32_t pad[4];
 };
 
 _Static_assert(sizeof(struct radix_low) == 64, "one cache line beside the edge's two");
@@ -38,7 +40,10 @@ struct radix_index;
 uint32_t radix_low_start(const struct radix_low *low, enum radix_tier t);
 uint32_t radix_low_end(const struct radix_node *n, const struct radix_low *low, enum radix_tier t);
 uint32_t radix_low_stop(const struct radix_node *n, const struct radix_low *low, enum radix_tier t);
+/* Its last block in `t` may leave: nothing behind it has a copy as high and stays. */
 bool radix_low_is_leaf(const struct radix_node *n, const struct radix_low *low, enum radix_tier t);
+/* It may go now: nothing behind it has a copy as high. */
+bool radix_low_may_pop(const struct radix_node *n, const struct radix_low *low, enum radix_tier t);
 /* Blocks of the edge that a pin protects, here or below. */
 uint32_t radix_low_protected(const struct radix_index *ix, uint32_t node);
 
@@ -56,6 +61,8 @@ uint32_t radix_low_coldest(struct radix_index *ix, enum radix_tier t, uint64_t *
 void radix_low_ends(struct radix_index *ix, uint32_t node, uint32_t device, uint32_t host);
 /* The edge was hung below its parent, or is about to be taken away from there. */
 void radix_low_linked(struct radix_index *ix, uint32_t node, bool linked);
+/* An island was hung below a block: its pins and hits are those of its ancestors, too. */
+void radix_low_grafted(struct radix_index *ix, uint32_t node);
 /* Forget the blocks from `to` on. */
 void radix_low_trim(struct radix_index *ix, uint32_t node, uint32_t to);
 /* The edge was cut: the upper part gets its share, and keeps what leaves beside the lower part. */
@@ -67,6 +74,8 @@ void radix_low_join(struct radix_index *ix, uint32_t node, uint32_t child, uint3
 void radix_low_leave(struct radix_index *ix, uint32_t node, enum radix_tier t);
 /* Blocks before `to` do not leave `t` after all. */
 void radix_low_stay(struct radix_index *ix, uint32_t node, enum radix_tier t, uint32_t to);
+/* Block i does not leave, if it does: what it or those before it waited for did not come. */
+void radix_low_recall(struct radix_index *ix, uint32_t node, uint32_t i);
 /* Blocks before `to` are used or held now. */
 void radix_low_used(struct radix_index *ix, uint32_t node, uint32_t to);
 /* `n` pins more, or less, stand on `node` or below it: its ancestors are held. */

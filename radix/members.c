@@ -208,14 +208,15 @@ uint32_t radix_lose(struct radix_index *ix, struct radix_member block, enum radi
 		return 0;
 	node = ix->where_node[block.entry];
 	i = ix->where_idx[block.entry];
-	if (tier == RADIX_TIER_DEVICE)
-		return e->slot == RADIX_NONE || radix_low_protected(ix, node) > i
-			       ? 0
-			       : radix_branch_remove(ix, node, i, reason);
+	if (tier == RADIX_TIER_DEVICE) {
+		if (e->slot == RADIX_NONE || radix_low_protected(ix, node) > i)
+			return 0;
+		radix_low_recall(ix, node, i);
+		return radix_branch_remove(ix, node, i, reason);
+	}
 	if (tier == RADIX_TIER_HOST ? e->host_slot == RADIX_NONE : !e->redis)
 		return 0;
-	radix_low_used(ix, node,
-		       i + 1);         /* it may be dirty now: whoever wants its slot looks again */
+	radix_low_recall(ix, node, i); /* it may be dirty now */
 	if (tier == RADIX_TIER_HOST) { /* and what was read from there is no better */
 		e->moving = 0;
 		e->turn++;

@@ -73,6 +73,15 @@ static struct radix_entry *victim_of(struct radix_index *ix, uint32_t node, enum
 	return &ix->table.v[radix_entry_at(ix, node, stop - 1)];
 }
 
+/* The edge's next victim in `t` is clean, and nothing has to go before it. */
+static bool goes_at_once(struct radix_index *ix, uint32_t node, enum radix_tier t)
+{
+	const struct radix_low *low = radix_low(ix, node);
+
+	return !low->leaving[t] && radix_low_may_pop(radix_node(ix, node), low, t) &&
+	       is_clean(ix, victim_of(ix, node, t), t);
+}
+
 /*
  * A host slot for a block on its way down: a free one, else the older of the first bonus and of
  * the coldest host leaf, if that is clean.  RADIX_NONE: none.
@@ -88,8 +97,7 @@ static uint32_t host_slot_take(struct radix_index *ix)
 		if (slot != RADIX_NONE)
 			return slot;
 		leaf = radix_low_coldest(ix, RADIX_TIER_HOST, &tick);
-		clean = leaf != RADIX_NONE && !radix_low(ix, leaf)->leaving[RADIX_TIER_HOST] &&
-			is_clean(ix, victim_of(ix, leaf, RADIX_TIER_HOST), RADIX_TIER_HOST);
+		clean = leaf != RADIX_NONE && goes_at_once(ix, leaf, RADIX_TIER_HOST);
 		if (bonus != RADIX_NONE && (!clean || ix->bonus.tick[bonus] <= tick))
 			bonus_drop(ix, bonus);
 		else if (clean)
@@ -143,6 +151,7 @@ static bool may_skip_host(const struct radix_index *ix, uint32_t node, uint32_t 
 
 	return ix->table.v[radix_entry_at(ix, node, i)].redis &&
 	       low->end[RADIX_TIER_HOST] == i + 1 && !low->leaving[RADIX_TIER_DEVICE] &&
+	       radix_low_may_pop(radix_node(ix, node), low, RADIX_TIER_DEVICE) &&
 	       (i + 1 < radix_node(ix, node)->n_blocks || !low->kids[RADIX_TIER_HOST]);
 }
 
@@ -207,13 +216,13 @@ static bool room_step(struct room *r)
 	low = radix_low(ix, node);
 	i = radix_low_stop(radix_node(ix, node), low, r->tier) - 1;
 	e = victim_of(ix, node, r->tier);
-	if (is_clean(ix, e, r->tier)) {
-		if (low->leaving[r->tier]) { /* it goes when those behind it have gone */
-			radix_low_leave(ix, node, r->tier);
-			r->ret->coming++;
-		} else {
-			pop(ix, node, r->tier);
-		}
+	if (goes_at_once(ix, node, r->tier)) {
+		pop(ix, node, r->tier);
+		return true;
+	}
+	if (is_clean(ix, e, r->tier)) { /* it goes when those behind it have gone */
+		radix_low_leave(ix, node, r->tier);
+		r->ret->coming++;
 		return true;
 	}
 	if (r->flags & RADIX_ROOM_DROP || (r->flags & RADIX_ROOM_SECOND_USE && i >= low->again)) {
@@ -310,14 +319,20 @@ int radix_promote_begin(struct radix_index *ix, struct radix_member block,
 
 /* ---- the end of a move ----------------------------------------------------------------------- */
 
-/* What was leaving at the edge's end goes as far as it is clean. */
+/* What was leaving at the path's end goes as far as it is clean. */
 static void pop_clean(struct radix_index *ix, uint32_t node, enum radix_tier t)
 {
-	const struct radix_low *low = radix_low(ix, node);
+	while (node != RADIX_NODE_NONE) {
+		const struct radix_node *n = radix_node(ix, node);
+		const struct radix_low *low = radix_low(ix, node);
 
-	while (low->leaving[t] &&
-	       is_clean(ix, &ix->table.v[radix_entry_at(ix, node, low->end[t] - 1)], t))
-		radix_low_pop(ix, node, t);
+		while (low->leaving[t] && radix_low_may_pop(n, low, t) &&
+		       is_clean(ix, &ix->table.v[radix_entry_at(ix, node, low->end[t] - 1)], t))
+			radix_low_pop(ix, node, t);
+		if (low->end[t]) /* its parent's wait for the rest */
+			return;
+		node = n->parent;
+	}
 }
 
 /* The bytes are below.  False: there is no use for them any more. */
@@ -381,7 +396,7 @@ int radix_move_end(struct radix_index *ix, const struct radix_move *m, bool ok,
 	if (m->from != RADIX_TIER_REDIS)
 		radix_slots_unread(radix_slots_of(ix, m->from), m->src);
 	if (there && down && !used)
-		radix_low_stay(ix, node, m->from, i + 1); /* whoever waits for room tries again */
+		radix_low_recall(ix, node, i); /* whoever wants room tries again */
 	if (used && down) {
 		for (enum radix_tier t = 0; t < RADIX_TIER_REDIS; t++)
 			pop_clean(ix, node, t);

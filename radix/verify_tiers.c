@@ -87,7 +87,7 @@ static int verify_leaving(struct radix_verify *v, uint32_t node, enum radix_tier
 			return radix_verify_fail(v, 18, "leaving or not, edge", node, "block", i);
 		if (!leaves)
 			continue;
-		if (clean ? i == end - 1 : !(e->moving & 1u << b))
+		if (clean ? i == end - 1 && radix_low_may_pop(n, low, t) : !(e->moving & 1u << b))
 			return radix_verify_fail(v, 18, "nothing will end its leaving, edge", node,
 						 "block", i);
 	}
@@ -112,9 +112,11 @@ int radix_verify_low(struct radix_verify *v, uint32_t node)
 		    radix_low(ix, n->parent)->end[t] != radix_node(ix, n->parent)->n_blocks)
 			return radix_verify_fail(v, 15, "tiers rise to edge", node, "tier", t);
 	}
-	if (low->again > n->n_blocks)
-		return radix_verify_fail(v, 21, "hit beyond its end, edge", node, "blocks",
-					 low->again);
+	if (low->again > n->n_blocks ||
+	    (low->again && n->parent != RADIX_NODE_NONE &&
+	     radix_low(ix, n->parent)->again != radix_node(ix, n->parent)->n_blocks))
+		return radix_verify_fail(v, 21, "hit without what is before it, edge", node,
+					 "blocks", low->again);
 	return 0;
 }
 
@@ -123,15 +125,18 @@ int radix_verify_kids(struct radix_verify *v, uint32_t node)
 {
 	const struct radix_index *ix = v->ix;
 	const struct radix_low *low = radix_low(ix, node);
-	uint32_t kids[2] = { 0 }, held = 0;
+	uint32_t kids[2] = { 0 }, firm[2] = { 0 }, held = 0;
 
 	for (uint32_t c = radix_node(ix, node)->first_child; c != RADIX_NONE;
 	     c = radix_node(ix, c)->next_sib) {
-		kids[0] += radix_low(ix, c)->end[0] > 0;
-		kids[1] += radix_low(ix, c)->end[1] > 0;
+		for (enum radix_tier t = 0; t < RADIX_TIER_REDIS; t++) {
+			kids[t] += radix_low(ix, c)->end[t] > 0;
+			firm[t] += radix_low(ix, c)->end[t] > radix_low(ix, c)->leaving[t];
+		}
 		held += radix_low_pins(ix, c);
 	}
-	if (kids[0] != low->kids[0] || kids[1] != low->kids[1])
+	if (memcmp(kids, low->kids, sizeof(kids)) != 0 ||
+	    memcmp(firm, low->firm, sizeof(firm)) != 0)
 		return radix_verify_fail(v, 20, "children by tier, edge", node, "device", kids[0]);
 	if (held != low->held)
 		return radix_verify_fail(v, 20, "pins below", held, "but booked", low->held);
