@@ -278,8 +278,9 @@ static void begin(struct prefixd_engine *e, struct prefixd_load *load)
 {
 	uint32_t n;
 
-	if (load->ended || load->front || load->starved || load->started >= load->limit)
+	if (load->ended || load->front || load->starved)
 		return;
+	(void)prefixd_load_take(e, load, 0); /* nobody waits for a slot that is of no use */
 	n = wanted(e, load);
 	if (n == 0)
 		return;
