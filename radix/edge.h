@@ -2,7 +2,7 @@
  * edge.h - one edge of the tree: its blocks, its recency, its pins.
  *
  * An edge (with the node at its lower end: the two are one object here) is a run of blocks that no
- * branching cuts.  Its blocks lie in segments of up to 4 KiB of keys:
+ * branching cuts. Its blocks lie in segments of up to 4 KiB of keys:
  *
  *     node (128 B)          segment                     segment
  *     +-----------+         +--------------------+      +--------------------+
@@ -13,12 +13,13 @@
  *     +-----------+
  *
  * refs[i] is the device slot of block i, and its block table entry is found through the slot; of a
- * block without device copy it is the entry (radix/low.h says where those begin).  Keys are the raw bytes, one behind another, so that comparing a prompt is one streaming memcmp per
- * segment. An edge that was cut off another one's lower end begins `off` places inside its first
- * segment: cutting moves whole segments and copies at most one.
+ * block without device copy it is the entry (radix/low.h says where those begin). Keys are the raw
+ * bytes, one behind another, so that comparing a prompt is one streaming memcmp per segment. An
+ * edge that was cut off another one's lower end begins `off` places inside its first segment:
+ * cutting moves whole segments and copies at most one.
  *
  * Recency is a list of steps {end, tick}: the blocks from the step before up to `end` were last
- * used at `tick`.  Mostly one step; a request that ended inside the edge leaves a second one.
+ * used at `tick`. Mostly one step; a request that ended inside the edge leaves a second one.
  */
 #pragma once
 

@@ -37,13 +37,13 @@ enum {
 #define RADIX_KEY_MAX    (64u << 10) /* bytes of one block key */
 #define RADIX_DIGEST_MAX 64u         /* bytes of one key in digest mode */
 
-/* What a namespace's keys are (DESIGN 4). */
+/* What a namespace's keys are. */
 enum radix_key_mode {
 	RADIX_KEYS_TOKENS, /* raw token ids (+ an optional extra digest), exact, partial tails */
 	RADIX_KEYS_DIGEST, /* the engine's own chained digests: islands, found by digest */
 };
 
-/* The life of a slot (DESIGN 3). */
+/* The life of a slot. */
 #define RADIX_SLOT_STATES(X)    \
 	X(FREE, "free")         \
 	X(RESERVED, "reserved") \
@@ -118,9 +118,10 @@ struct radix_place {
 };
 
 /*
- * A pin: the blocks from the root down to `at` cannot be evicted.  O(1) to take, move and give
- * back.  The struct is the caller's memory (embedded in a lease) and must be unpinned before it
- * goes.  The index keeps `at` true across splits, merges and grafts.
+ * A pin: the blocks from the root down to `at` cannot be evicted, nor their highest copies. O(1) to
+ * take, move and give back; with lower tiers O(edges from the root). The struct is the caller's
+ * memory (embedded in a lease) and must be unpinned before it goes. The index keeps `at` true
+ * across splits, merges and grafts.
  */
 struct radix_pin {
 	struct radix_list link; /* on the edge's list of pins */
@@ -157,12 +158,13 @@ struct radix_runs {
 
 struct radix_match {
 	struct radix_place end; /* deepest member found, whatever its tier */
-	struct radix_place
-		device_end; /* deepest with a device copy: where EXTEND and COMMIT go on */
-	uint32_t n_blocks;  /* keys matched by this call */
-	uint32_t n_device;  /* of those, the leading ones with a device copy */
-	uint32_t n_host; /* of the rest, the leading ones with a host copy; others are in Redis */
-	bool diverged;   /* the tree goes on below `end`, but with other keys */
+	/* deepest with a device copy, `from` if none of those matched has one: where EXTEND and
+	   COMMIT go on */
+	struct radix_place device_end;
+	uint32_t n_blocks; /* keys matched by this call */
+	uint32_t n_device; /* of those, the leading ones with a device copy */
+	uint32_t n_host;   /* of the rest, the leading ones with a host copy; others are in Redis */
+	bool diverged;     /* the tree goes on below `end`, but with other keys */
 };
 
 /*
@@ -186,9 +188,9 @@ radix_nodiscard int radix_find_digest(const struct radix_index *ix, uint32_t roo
 				      bool *ret_rooted);
 
 /*
- * Token mode: the child block below `at` that shares the longest run of leading tokens with
- * `tail` (n_tokens x 4 bytes, less than a block).  Bounded: looks at the 16 most recently added
- * children, and at the next block of the edge.  *ret_tokens 0: none.
+ * Token mode: the child block below `at` with a device copy that shares the longest run of leading
+ * tokens with `tail` (n_tokens x 4 bytes, less than a block). Bounded: looks at the 16 most
+ * recently added children, and at the next block of the edge. *ret_tokens 0: none.
  */
 void radix_partial(const struct radix_index *ix, const struct radix_place *at, const void *tail,
 		   uint32_t n_tokens, struct radix_place *ret_donor, uint32_t *ret_slot,
@@ -225,9 +227,10 @@ const char *radix_remove_reason_to_string(enum radix_remove_reason r);
 
 /*
  * Take up to `want` slots for `owner` (an opaque session number): free ones first, then the coldest
- * unpinned leaf blocks, one by one from the end of an edge.  Slots come as runs appended to `runs`,
- * in the order in which they are to be filled.  *ret_granted <= want; 0 is legal (everything is
- * held).  Each granted slot is RESERVED, its generation is new.
+ * unpinned leaf blocks, one by one from the end of an edge. Slots come as runs appended to `runs`,
+ * in the order in which they are to be filled. With lower tiers only clean victims are taken: what
+ * comes before the first dirty one. *ret_granted <= want; 0 is legal (everything is held). Each
+ * granted slot is RESERVED, its generation is new.
  */
 void radix_reserve(struct radix_index *ix, uint32_t owner, uint32_t want, struct radix_runs *runs,
 		   uint32_t *ret_granted);
@@ -247,13 +250,17 @@ enum radix_commit_result {
 };
 
 /*
- * Append one block after pin->at and move the pin onto it.  The table entry is written and checked,
- * then the slot is READY.  In digest mode a pin at radix_place_island() starts an island, or is a
+ * Append one block after pin->at and move the pin onto it. The table entry is written and checked,
+ * then the slot is READY. In digest mode a pin at radix_place_island() starts an island, or is a
  * duplicate of the block wherever it lies; and a rooted commit of the digest that an island begins
  * with hangs the island there (a digest names its whole prefix, and the writer says what that is)
- * and is a duplicate of its first block.  Return: 0; RADIX_E_STATE when the slot is not RESERVED by
+ * and is a duplicate of its first block. Return: 0; RADIX_E_STATE when the slot is not RESERVED by
  * `owner`; RADIX_E_CONFLICT when the digest is a member under another parent; RADIX_E_CIRCLE when
- * the pin stands below it; -ENOMEM (unchanged).
+ * the pin stands below it; RADIX_E_REFUSED when the block before has no device copy, so that this
+ * one can have none; -ENOMEM (unchanged).
+ *
+ * ATTACHED: a member that lay only lower got ours as its device copy. Its lower copies stay, unless
+ * both checksums are known and differ: then they hold other bytes, and go.
  */
 radix_nodiscard int radix_commit(struct radix_index *ix, struct radix_pin *pin, uint32_t owner,
 				 const struct radix_block *block, uint64_t tick, uint32_t *ret_slot,
@@ -265,8 +272,8 @@ struct radix_place radix_place_island(uint32_t root);
 /*
  * Hang the island that begins with `digest` below the block named `parent` (both members of the
  * digest-mode root).  Return: 0, RADIX_E_NOTFOUND, RADIX_E_CONFLICT (already has another parent),
- * RADIX_E_CIRCLE (the parent hangs below the digest), RADIX_E_REFUSED (parent has no device copy
- * yet), -ENOMEM.
+ * RADIX_E_CIRCLE (the parent hangs below the digest), RADIX_E_REFUSED (the
+ * parent's highest copy is in a lower tier than the digest's: not yet), -ENOMEM.
  */
 radix_nodiscard int radix_graft(struct radix_index *ix, uint32_t root, const void *parent,
 				const void *digest);
@@ -286,7 +293,10 @@ enum radix_slot_state radix_slot_state(const struct radix_index *ix, uint32_t sl
 
 /* ---- removing -------------------------------------------------------------------------------- */
 
-/* Evict up to n unpinned blocks, coldest first; returns how many went. */
+/*
+ * Evict up to n unpinned blocks, coldest first; returns how many went. With lower tiers they go out
+ * of all of them, those in the device first, each with what hangs below it (which may exceed n).
+ */
 uint32_t radix_evict(struct radix_index *ix, uint32_t n, enum radix_remove_reason reason);
 /* Remove every unpinned block of a root, leaf first; returns how many went. */
 uint64_t radix_flush_root(struct radix_index *ix, uint32_t root, enum radix_remove_reason reason);

@@ -378,6 +378,7 @@ int radix_move_end(struct radix_index *ix, const struct radix_move *m, bool ok,
 	uint32_t node = e ? ix->where_node[m->block.entry] : RADIX_NONE;
 	uint32_t i = e ? ix->where_idx[m->block.entry] : 0;
 	bool down = m->to != RADIX_TIER_DEVICE, there = e && e->turn == m->turn, used = false;
+	bool lost = ok && !down && !there; /* for the caller, who counts on it */
 	uint32_t before = radix_free_slots(ix, m->from);
 
 	ok = ok && there;
@@ -406,5 +407,5 @@ int radix_move_end(struct radix_index *ix, const struct radix_move *m, bool ok,
 		*ret_freed = radix_free_slots(ix, m->from) - before;
 	if (!e)
 		return RADIX_E_NOTFOUND;
-	return down || e->slot != RADIX_NONE || there ? 0 : RADIX_E_STATE;
+	return lost && e->slot == RADIX_NONE ? RADIX_E_STATE : 0;
 }

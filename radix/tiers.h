@@ -56,19 +56,21 @@ struct radix_move {
 /* ---- making room ----------------------------------------------------------------------------- */
 
 enum {
-	RADIX_ROOM_DROP = 1, /* dirty blocks go without a copy, with all that hangs below them */
-	RADIX_ROOM_SECOND_USE =
-		2, /* blocks that were never hit again are not worth a copy: drop them */
+	/* dirty blocks go without a copy, with all that hangs below them (reason DROPPED) */
+	RADIX_ROOM_DROP = 1,
+	/* dirty blocks that were never hit again are not worth a copy: the same, reason CAPACITY */
+	RADIX_ROOM_SECOND_USE = 2,
 };
 
 struct radix_room {
 	uint32_t freed; /* slots of the tier that became FREE in this call */
-	uint32_t
-		started; /* moves begun: that many will become FREE when they end, unless used again */
-	uint32_t coming; /* slots that become FREE with the ends of moves that were begun earlier or
-			     here, without one of their own */
+	/* moves begun: that many become FREE when they end, unless their blocks are used again */
+	uint32_t started;
+	/* blocks that leave with no move of their own: with one that was begun earlier, or clean
+	   behind others that must go first; they become FREE as those moves end */
+	uint32_t coming;
 	uint32_t dropped; /* members that went without a copy below */
-	bool blocked; /* the next victim is dirty and the tier below has no free or clean slot */
+	bool blocked; /* the next victim is dirty, and below is no free or clean slot; or cap 0 */
 	bool dry;     /* no victim is left that is not held or leaving already */
 };
 
@@ -76,8 +78,13 @@ struct radix_room {
  * Frees up to `want` slots of `tier` (DEVICE or HOST), coldest unpinned leaves first, block by
  * block from the end: clean copies at once; dirty ones by beginning a move into `moves` (at most
  * `cap`; 0: none is begun, and the first dirty victim ends the call with `blocked`).  freed +
- * started + coming <= want, but that a dropped block takes along what hangs below it.  A move down to HOST takes a host slot: a free one, else that of the oldest bonus
- * or of the coldest clean host leaf.  Never fails.
+ * started + coming <= want, but that a dropped block takes along what hangs below it.  When it is
+ * less, without `blocked` or `dry`, there are `cap` moves.
+ *
+ * A move down to HOST takes a host slot: a free one, else the older of the first bonus and of the
+ * coldest host leaf, if that is clean.  A device block that only Redis has below, although there is
+ * a host tier, is dirty; dropped, it stays as a Redis-only member if no host copy hangs below it.
+ * Of a Redis-only member too many the coldest goes (reason CAPACITY).  Never fails.
  */
 void radix_make_room(struct radix_index *ix, enum radix_tier tier, uint32_t want, uint32_t flags,
 		     struct radix_move *moves, uint32_t cap, struct radix_room *ret);
@@ -88,7 +95,8 @@ uint32_t radix_free_slots(const struct radix_index *ix, enum radix_tier tier);
 /*
  * A copy ahead of need (write-through): begins a move from the block's highest copy to `to` without
  * making it leave.  Return: 0; RADIX_E_NOTFOUND (stale); RADIX_E_STATE (it has that copy, or one is
- * on its way); RADIX_E_REFUSED (no free slot there; nothing is evicted for it).
+ * on its way; or `to` is not below it, or not there); RADIX_E_REFUSED (no free slot there; nothing
+ * is evicted for it).
  */
 radix_nodiscard int radix_copy_begin(struct radix_index *ix, struct radix_member block,
 				     enum radix_tier to, struct radix_move *ret_move);
@@ -114,9 +122,10 @@ radix_nodiscard int radix_member_checksum(const struct radix_index *ix, struct r
 					  uint8_t *ret_kind, uint8_t ret_checksum[16]);
 
 /*
- * Begins to bring a member up into a device slot, which becomes RESERVED for RADIX_OWNER_DAEMON.
- * Return: 0; RADIX_E_NOTFOUND (stale); RADIX_E_STATE (it has a device copy); RADIX_E_REFUSED (no
- * free slot: make room).
+ * Begins to bring a member up into a device slot, which becomes RESERVED for RADIX_OWNER_DAEMON;
+ * the source is its highest copy. Of two at once for one block the first to end is it, the other
+ * gives its slot back and is answered 0. Return: 0; RADIX_E_NOTFOUND (stale); RADIX_E_STATE (it has
+ * a device copy); RADIX_E_REFUSED (no free slot: make room).
  */
 radix_nodiscard int radix_promote_begin(struct radix_index *ix, struct radix_member block,
 					struct radix_move *ret_move);
@@ -125,24 +134,30 @@ radix_nodiscard int radix_promote_begin(struct radix_index *ix, struct radix_mem
 
 /*
  * The bytes are there (ok) or not.  `checksum` (XXH3-128 of the block, or NULL) is kept if none
- * was.
+ * was known.
  *
- * Down: ok gives the block its lower copy; then the copies at its edge's end that were leaving go,
- * unless they were used again since.  Up: ok makes the slot the block's device copy, and the source
- * stays as a bonus. Not ok: the target is FREE again, the block is as before.
+ * Down: ok gives the block its lower copy; then the copies at its path's end that were leaving go,
+ * as far as they are clean.  Those that a pin came to protect, that were touched, or got a device
+ * copy below them do not leave any more: their lower copy is a bonus.  Not ok: the target is FREE,
+ * the block is as before and does not leave.
+ *
+ * Up: ok makes the slot the block's device copy, and the source stays as a bonus.  Not ok: the
+ * target is FREE again, the block is as before.
  *
  * Return: 0; RADIX_E_REFUSED: up, but the block before has no device copy yet: nothing was done,
  * end the move again when it has (or with ok = false); RADIX_E_NOTFOUND: the block went meanwhile;
- * what the move held is free. *ret_freed (may be NULL): slots of the source's tier that became
- * FREE.
+ * RADIX_E_STATE: up and ok, but the copy that was read turned out bad meanwhile (radix_lose), and
+ * the block has no device copy.  In the last two what the move held is free, and the move is over.
+ * *ret_freed (may be NULL): slots of the source's tier that became FREE.
  */
 radix_nodiscard int radix_move_end(struct radix_index *ix, const struct radix_move *m, bool ok,
 				   const uint8_t *checksum, uint32_t *ret_freed);
 
 /*
- * The block's copies below the device are no good (vanished, corrupt): it goes, with all that hangs
- * below it, unless it has a device copy (then it only loses the copy in `tier`).  Pins in what goes
- * move up to the last block that stays.  Returns the members that went.
+ * The block's copy in `tier` is no good (vanished, corrupt).  A member that has one above, or, its
+ * host copy lost, one in Redis and no host copy below it, loses only that copy.  Otherwise it goes,
+ * with all that hangs below it; pins there move up to the last block that stays.  With a host copy
+ * goes what is being copied from it.  Returns the members that went.
  *
  * `tier` DEVICE: the bytes in its own slot are wrong.  It goes with all its copies and all that
  * hangs below it, unless a pin protects it: then nothing happens (0), try again when it is gone.

@@ -668,7 +668,7 @@ int to_move_end(struct tiers_oracle *o, const struct radix_move *m, uint32_t tur
 						 : to_count(o, m->from, RADIX_SLOT_FREE) - before;
 	if (!b)
 		return RADIX_E_NOTFOUND;
-	return !down && !there && b->slot[0] == TO_NONE ? RADIX_E_STATE : 0;
+	return ok && !down && !there && b->slot[0] == TO_NONE ? RADIX_E_STATE : 0;
 }
 
 /* ---- going ----------------------------------------------------------------------------------- */
