@@ -94,7 +94,7 @@ void prefixd_invalidate(struct prefixd_engine *e, struct prefixd_event *event)
 		struct prefixd_namespace *ns = radix_container_of(e->namespaces.v[i],
 								  struct prefixd_namespace, item);
 
-		if (ns->id != event->u.invalidate.ns || ns->group->state != PREFIXD_GROUP_READY)
+		if (ns->id != event->u.invalidate.ns)
 			continue;
 		event->ret_n =
 			set(e, ns,
@@ -108,6 +108,6 @@ void prefixd_epoch_seen(struct prefixd_engine *e, const struct prefixd_event *ev
 {
 	struct prefixd_namespace *ns = prefixd_namespace_find(e, event->u.epoch.digest);
 
-	if (ns && ns->group->state == PREFIXD_GROUP_READY && newer(event->u.epoch.epoch, ns->epoch))
+	if (ns && newer(event->u.epoch.epoch, ns->epoch)) /* its pool may still be made */
 		(void)set(e, ns, event->u.epoch.epoch);
 }
