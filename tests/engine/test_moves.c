@@ -33,6 +33,35 @@ START_TEST(watermark)
 }
 END_TEST
 
+/* What can go at once goes step by step, so that nobody waits long meanwhile. */
+START_TEST(watermark_steps)
+{
+	struct world_config config;
+	struct room_lease l;
+	struct world *w;
+	struct scene_place at;
+
+	room_config(&config, 1000, 1000);
+	config.tiers.copy.bytes_per_s = 0;
+	config.engine.write = PREFIXD_WRITE_THROUGH;
+	w = room_world(&config);
+	at = room_place(w, 100);
+	for (uint32_t i = 0; i < 4; i++) {
+		room_put(&at, i, 250);
+		world_run_until_idle(w);
+	}
+	ck_assert_uint_eq(room_stats(w).n_bonus, 1000);
+	w->engine->config.watermark_low = 10;
+	w->engine->config.watermark_high = 80;
+	l = room_match(&at, 0, 1);
+	room_release(&at, &l);
+	ck_assert_uint_eq(room_stats(w).slots[RADIX_SLOT_FREE], 256);
+	world_advance(w, 1000);
+	ck_assert_uint_eq(room_stats(w).slots[RADIX_SLOT_FREE], 800);
+	world_deinit(w);
+}
+END_TEST
+
 /* Without a victim it rests, and the end of a lease wakes it. */
 START_TEST(watermark_rests)
 {
@@ -117,6 +146,29 @@ START_TEST(through)
 	world_run_until_idle(w);
 	ck_assert_uint_eq(room_stats(w).n_bonus, 8);
 	ck_assert_uint_eq(room_stats(w).slots[RADIX_SLOT_READY], 12);
+	world_deinit(w);
+}
+END_TEST
+
+/* None is begun towards a Redis that is down. */
+START_TEST(through_redis)
+{
+	struct world_config config;
+	struct world *w;
+	struct scene_place at;
+
+	room_config(&config, 16, 0);
+	config.tiers.redis = true;
+	config.engine.write = PREFIXD_WRITE_THROUGH;
+	w = room_world(&config);
+	at = room_place(w, 100);
+	room_put(&at, 0, 4);
+	ck_assert_uint_eq(w->engine->n_moves, 4);
+	world_run_until_idle(w);
+	ck_assert_uint_eq(room_stats(w).moved[RADIX_TIER_DEVICE][RADIX_TIER_REDIS], 4);
+	world_redis_up(w, false);
+	room_put(&at, 1, 4);
+	ck_assert_uint_eq(w->engine->n_moves, 0);
 	world_deinit(w);
 }
 END_TEST
@@ -526,9 +578,11 @@ int main(void)
 	Suite *s = suite_create("moves");
 
 	scene_case(s, "ahead", watermark);
+	scene_case(s, "ahead", watermark_steps);
 	scene_case(s, "ahead", watermark_rests);
 	scene_case(s, "ahead", stays);
 	scene_case(s, "policy", through);
+	scene_case(s, "policy", through_redis);
 	scene_case(s, "policy", second_use);
 	scene_case(s, "failure", failing);
 	scene_case(s, "failure", corrupt);
