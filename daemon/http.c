@@ -225,6 +225,16 @@ static void http_on_tick(evutil_socket_t fd, short what, void *ctx)
 		tick_arm(http);
 }
 
+/*
+ * Takes no more of what nobody reads.  bufferevent_setwatermark() would do the same, but does not
+ * look whether it got the memory for it.
+ */
+static void http_on_input(struct evbuffer *input, const struct evbuffer_cb_info *info, void *ctx)
+{
+	if (evbuffer_get_length(input) > 2 * PREFIXD_HTTP_MAX_HEADERS)
+		(void)bufferevent_disable(ctx, EV_READ); /* evhttp enables it with its next read */
+}
+
 /* evhttp asks for the bufferevent of a connection that it has just accepted. */
 static struct bufferevent *http_on_connection(struct event_base *base, void *ctx)
 {
@@ -238,7 +248,10 @@ static struct bufferevent *http_on_connection(struct event_base *base, void *ctx
 	if (!bev || http->n_connections == PREFIXD_HTTP_CONNECTIONS)
 		return bev;
 	/* More than evhttp waits for, and all that a peer can leave in one that is over. */
-	bufferevent_setwatermark(bev, EV_READ, 0, 2 * PREFIXD_HTTP_MAX_HEADERS);
+	if (!evbuffer_add_cb(bufferevent_get_input(bev), http_on_input, bev)) {
+		bufferevent_free(bev);
+		return NULL; /* evhttp makes one itself, or gives the connection up */
+	}
 	bufferevent_incref(bev);
 	http->connections[http->n_connections++] = (struct http_connection){
 		.bev = bev,
@@ -382,7 +395,8 @@ static int http_listen(struct prefixd_http *http, const char *address, mode_t mo
 		return -ENOMEM;
 	}
 	evconnlistener_set_error_cb(http->accepting, http_on_accept_error);
-	return 0;
+	/* evhttp does not look whether it could enable it; once more costs nothing. */
+	return evconnlistener_enable(http->accepting) < 0 ? -ENOMEM : 0;
 }
 
 int prefixd_http_new(struct prefixd_http **ret_http, struct event_base *base, const char *address,

@@ -5,6 +5,7 @@
  * end.
  */
 #include "daemon/log.h"
+#include "daemon/reserve.h"
 #include "daemon/server.h"
 
 #include <fcntl.h>
@@ -71,6 +72,7 @@ int main(int argc, char **argv)
 		/* From the first line of the log on: whoever reads it may go. */
 		if (signal(SIGPIPE, SIG_IGN) == SIG_ERR)
 			return PREFIXD_EXIT_FAILED;
+		prefixd_reserve_install();
 		r = prefixd_server_new(&server, options, argc, argv, environ, why, sizeof(why));
 		if (r < 0) {
 			prefixd_error("cannot start: %s", why);
