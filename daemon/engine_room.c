@@ -529,7 +529,7 @@ static int broken(char *why, size_t why_len, int rule, const char *what, uint32_
 	return rule;
 }
 
-/* 19: what the groups count is what the table has. */
+/* 18: what the groups count is what the table has. */
 static int verify_moves(const struct prefixd_engine *e, char *why, size_t why_len)
 {
 	uint32_t moving[RADIX_N_TIERS][RADIX_N_TIERS], used = 0, spare = 0;
@@ -546,25 +546,25 @@ static int verify_moves(const struct prefixd_engine *e, char *why, size_t why_le
 			used++;
 			moving[mv->m.from][mv->m.to]++;
 			if (mv->load ? mv->m.to >= mv->m.from : mv->m.to <= mv->m.from)
-				return broken(why, why_len, 19, "move", i, "it goes the wrong way");
+				return broken(why, why_len, 18, "move", i, "it goes the wrong way");
 		}
 		if (g && memcmp(moving, g->n_moving, sizeof(moving)) != 0)
-			return broken(why, why_len, 19, "pool", k,
+			return broken(why, why_len, 18, "pool", k,
 				      "it counts other moves than it has");
 	}
 	for (uint32_t i = e->free_move; i != RADIX_NONE && spare <= e->moves_cap;
 	     i = e->moves[i].next) {
 		spare++;
 		if (e->moves[i].used)
-			return broken(why, why_len, 19, "move", i, "it is free and under way");
+			return broken(why, why_len, 18, "move", i, "it is free and under way");
 	}
 	if (used != e->n_moves || used + spare != e->moves_cap)
-		return broken(why, why_len, 19, "moves", e->moves_cap - used - spare,
+		return broken(why, why_len, 18, "moves", e->moves_cap - used - spare,
 			      "they are lost");
 	return 0;
 }
 
-/* 20: who waits has a reason to. */
+/* 19: who waits has a reason to. */
 static int verify_line(const struct prefixd_engine *e, const struct prefixd_group *g, char *why,
 		       size_t why_len)
 {
@@ -576,15 +576,15 @@ static int verify_line(const struct prefixd_engine *e, const struct prefixd_grou
 
 		first = first ? first : w->want;
 		if (w->deadline_ns < g->line_due_ns && w->deadline_ns > e->now_ns)
-			return broken(why, why_len, 20, "pool", g->id,
+			return broken(why, why_len, 19, "pool", g->id,
 				      "a deadline in its line is forgotten");
 	}
 	if (first && radix_free_slots(g->index, RADIX_TIER_DEVICE) >= first &&
 	    g->again_ns == UINT64_MAX)
-		return broken(why, why_len, 20, "pool", g->id, "slots are wanted and free");
+		return broken(why, why_len, 19, "pool", g->id, "slots are wanted and free");
 	if (first && g->again_ns == UINT64_MAX && !leaving_device(g) &&
 	    !g->n_moving[RADIX_TIER_HOST][RADIX_TIER_REDIS])
-		return broken(why, why_len, 20, "pool", g->id,
+		return broken(why, why_len, 19, "pool", g->id,
 			      "slots are waited for and nothing moves");
 	return 0;
 }
@@ -602,7 +602,7 @@ int prefixd_room_verify(const struct prefixd_engine *e, char *why, size_t why_le
 		if (radix_list_linked(&l->room.link) &&
 		    (l->state != PREFIXD_LEASE_ACTIVE || !l->room.want ||
 		     l->session->state != PREFIXD_SESSION_READY))
-			r = broken(why, why_len, 20, "lease", i, "it waits for slots and is over");
+			r = broken(why, why_len, 19, "lease", i, "it waits for slots and is over");
 	}
 	return r;
 }
