@@ -532,7 +532,7 @@ int prefixd_loads_verify(const struct prefixd_engine *e, const struct prefixd_gr
 		if (text) {
 			snprintf(why, why_len, "a load of %u blocks, %u up, %u begun, up to %u: %s",
 				 load->n, load->done, load->started, load->limit, text);
-			return 18;
+			return 20;
 		}
 		n_flying += load->n_flying;
 		*pins += 2;
@@ -543,20 +543,20 @@ int prefixd_loads_verify(const struct prefixd_engine *e, const struct prefixd_gr
 	if (n_flying != g->n_moving[RADIX_TIER_HOST][RADIX_TIER_DEVICE] +
 				g->n_moving[RADIX_TIER_REDIS][RADIX_TIER_DEVICE]) {
 		snprintf(why, why_len, "pool %u: loads wait for %u moves", g->id, n_flying);
-		return 18;
+		return 20;
 	}
 	radix_list_foreach(it, &e->loads_due) {
 		const struct prefixd_load *load = load_of(it, offsetof(struct prefixd_load, due));
 
 		if (load->deadline_ns < last || n_due++ > e->n_loads) {
 			snprintf(why, why_len, "deadlines of loads are out of order");
-			return 18;
+			return 20;
 		}
 		last = load->deadline_ns;
 	}
 	if (!radix_list_empty(&e->loads_stirred)) {
 		snprintf(why, why_len, "a load waits to be looked at");
-		return 18;
+		return 20;
 	}
 	return 0;
 }

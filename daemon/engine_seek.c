@@ -283,12 +283,12 @@ int prefixd_seeks_verify(const struct prefixd_engine *e, const struct prefixd_gr
 			*pins += 1u + s->load;
 		if (s->load && s->up.at.depth > s->at.at.depth) {
 			snprintf(why, why_len, "seek %u begins above its device copies", s->id);
-			return 20;
+			return 21;
 		}
 	}
 	if (n != e->n_seeks || n > SEEKS_MAX) {
 		snprintf(why, why_len, "%u seeks are under way, %u are counted", n, e->n_seeks);
-		return 20;
+		return 21;
 	}
 	return 0;
 }

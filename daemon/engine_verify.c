@@ -251,8 +251,8 @@ static bool check_counters(struct check *c)
 			      (unsigned long long)hits, (unsigned long long)n->miss_tokens,
 			      (unsigned long long)n->queried_tokens);
 	if (n->miss_never_seen + n->miss_diverged + n->miss_below_block + n->miss_no_room +
-		    n->miss_pending + n->miss_seed_mismatch + n->miss_declined +
-		    n->miss_tier_lost + n->miss_tier_down + n->miss_corrupt !=
+		    n->miss_pending + n->miss_seed_mismatch + n->miss_declined + n->miss_tier_lost +
+		    n->miss_tier_down + n->miss_corrupt !=
 	    n->miss_tokens)
 		return broken(c, 10, "misses by reason do not add up to misses");
 	if (n->hit_tail_tokens > n->hit_device_tokens)
