@@ -24,6 +24,7 @@ struct prefixd_seek {
 	uint32_t id;
 	struct prefixd_root *root; /* counts it in n_holds */
 	struct radix_pin at;
+	uint32_t depth;      /* of the place when it was asked about */
 	bool load;           /* what is found is to come up */
 	struct radix_pin up; /* with load: where device copies end */
 	uint64_t deadline_ns;
@@ -175,6 +176,7 @@ static struct prefixd_seek *seek_new(struct prefixd_engine *e, struct prefixd_ro
 	s->id = e->next_seek++;
 	s->root = root;
 	s->n = n;
+	s->depth = at->depth;
 	memcpy(s->keys, keys, (size_t)n * root->ns->key_len);
 	radix_pin_take(root->ns->group->index, &s->at, at);
 	radix_list_add_tail(&e->seeks, &s->link);
@@ -235,6 +237,9 @@ static void found(struct prefixd_engine *e, struct prefixd_seek *s, uint32_t n)
 	struct radix_match m;
 	uint32_t added, skip;
 
+	/* Where blocks are lost, pins move up: what was asked about does not follow there. */
+	if (s->at.at.depth != s->depth)
+		return;
 	radix_match(ix, &s->at.at, s->keys, n, NULL, &m);
 	skip = m.n_blocks;
 	radix_pin_move(ix, &s->at, &m.end);
