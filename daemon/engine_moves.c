@@ -209,8 +209,8 @@ static uint64_t average(uint64_t avg, uint64_t sample)
 }
 
 /*
- * The time between ends says how fast blocks follow each other; ends come in bunches, so it is taken
- * over several.  A block that moved alone says nothing of that.
+ * The time between ends says how fast blocks follow each other; ends come in bunches, so it is
+ * taken over several.  A block that moved alone says nothing of that.
  */
 static void pace_note(struct prefixd_engine *e, const struct prefixd_move *mv)
 {
@@ -283,7 +283,7 @@ static void condemn(struct prefixd_engine *e, struct prefixd_group *g, const str
 	    radix_member_tier(g->index, m->block, &tier) != 0 || tier != m->from ||
 	    tier != RADIX_TIER_DEVICE)
 		return;
-	/* A lease holds it.  It goes with the pin; of more than these the next move says so again. */
+	/* A lease holds it.  It goes with the pin; of more than these the next move tells anew. */
 	if (g->n_corrupt < PREFIXD_N_CORRUPT)
 		g->corrupt[g->n_corrupt++] = m->block;
 }

@@ -1,13 +1,13 @@
 /*
  * engine_reserve.c - RESERVE: slots for the blocks that a lease will store, now or later.
  *
- * What it guarantees.  A RESERVE is answered once: at once when slots are free or can be had without
- * a copy, else when blocks have moved down, at its deadline, or when its lease ends.  It holds
- * nothing while it waits.  It grants a prefix of what was asked for, or says BUSY.
+ * What it guarantees.  A RESERVE is answered once: at once when slots are free or can be had
+ * without a copy, else when blocks have moved down, at its deadline, or when its lease ends.  It
+ * holds nothing while it waits.  It grants a prefix of what was asked for, or says BUSY.
  *
  * What it relies on.  Room for its list of slots, its reply in the memory of operation ids and a
- * refusal is made before it waits, so that its end needs no memory.  While it waits no other request
- * with its lease is taken, RELEASE apart: the place of its first block stays.
+ * refusal is made before it waits, so that its end needs no memory.  While it waits no other
+ * request with its lease is taken, RELEASE apart: the place of its first block stays.
  */
 #include "daemon/engine_internal.h"
 

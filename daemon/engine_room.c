@@ -4,18 +4,18 @@
  * What it guarantees.  Slots go to those in line in the order in which they came.  A block leaves
  * the device (or the host) by a move while the tier below can take it; it is dropped without a copy
  * only for somebody who waits, and only when Redis is down, when nothing below is cold, when it
- * could not be moved several times, or at the deadline of who waits.  Nobody waits for what will not
- * come: when nothing that is under way can become free, the first in line gets what there is.
+ * could not be moved several times, or at the deadline of who waits.  Nobody waits for what will
+ * not come: when nothing that is under way can become free, the first in line gets what there is.
  *
  * What it relies on.  Whoever makes something free or evictable stirs the group; the end of each
- * step looks at the groups that were stirred.  There is a timer only for deadlines, for work that one
- * step left to the next, and to try again where memory or Redis was missing.
+ * step looks at the groups that were stirred.  There is a timer only for deadlines, for work that
+ * one step left to the next, and to try again where memory or Redis was missing.
  *
  *     line:  [ first | next | ... ]     want <= free: served.  Else, for all that is wanted:
- *        |                                clean victims    free at once        -> serve again
- *        |                                dirty ones       moves begin         -> wait for their end
- *        |                                host is full     the same, one tier lower
- *        v                                nothing comes    the first one takes what there is
+ *        |                                clean victims   free at once       -> serve again
+ *        |                                dirty ones      moves begin        -> wait for their end
+ *        |                                host is full    the same, one tier lower
+ *        v                                nothing comes   the first one takes what there is
  *     watermarks: below low, the same up to high; but nothing is ever dropped for them
  */
 #include "daemon/engine_internal.h"
@@ -288,8 +288,8 @@ static bool serve_last(struct prefixd_engine *e, struct prefixd_group *g)
 }
 
 /*
- * His deadline has passed: dirty victims are dropped for him.  Of what was free already he gets what
- * those before him do not claim.
+ * His deadline has passed: dirty victims are dropped for him.  Of what was free already he gets
+ * what those before him do not claim.
  */
 static bool serve_late(struct prefixd_engine *e, struct prefixd_group *g, struct prefixd_waiter *w,
 		       uint64_t claimed)
