@@ -178,8 +178,8 @@ static void check_match(struct tiers_run *r, const struct tiers_session *s, stru
 	world_check(&r->w, rep->n_redis == 0 || r->config.tiers.redis);
 	for (uint32_t i = 0; i < rep->n_device; i++)
 		advance(r, l, slot_of(r, rep->runs, i));
-	if (l->loading)
-		l->load_taken += rep->n_device;
+	if (l->loading) /* what is behind the load's blocks came otherwise */
+		l->load_taken = radix_min_u32(l->load_want, l->load_taken + rep->n_device);
 	if (rep->n_device < l->loaded && !invalidated(r, l))
 		world_fail(&r->w, "%u blocks were loaded, %u are usable", l->loaded, rep->n_device);
 	l->loaded = 0;
@@ -332,8 +332,8 @@ void tiers_commit(struct tiers_run *r, struct tiers_session *s, struct tiers_lea
 }
 
 /*
- * Hits count for the tier that was told.  A block that was lost below meanwhile, and was stored
- * anew by another worker, is that worker's: with losses it may be so for any of them.
+ * Hits count for the tier that was told.  With losses a block may have sunk since, or it was lost
+ * altogether and stored anew by another worker: then it is that one's.
  */
 static void check_settled(struct tiers_run *r, const struct tiers_lease *l,
 			  const struct proto_release_rep *rep)
@@ -346,8 +346,8 @@ static void check_settled(struct tiers_run *r, const struct tiers_lease *l,
 	world_check(&r->w, rep->miss_tokens == l->n_tokens - found);
 	world_check(&r->w, rep->hit_device_tokens == UNIVERSE_BT * l->device);
 	if (r->config.losses) {
-		world_check(&r->w, rep->hit_host_tokens <= host && rep->hit_redis_tokens <= redis);
-		pending += host - rep->hit_host_tokens + redis - rep->hit_redis_tokens;
+		world_check(&r->w, rep->hit_host_tokens + rep->hit_redis_tokens <= host + redis);
+		pending += host + redis - rep->hit_host_tokens - rep->hit_redis_tokens;
 	} else {
 		world_check(&r->w, rep->hit_host_tokens == host && rep->hit_redis_tokens == redis);
 	}
