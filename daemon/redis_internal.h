@@ -75,18 +75,19 @@ struct prefixd_redis_command {
 
 /* ---- statistics ------------------------------------------------------------------------------ */
 
-#define PREFIXD_REDIS_COUNTS(X)                                                             \
-	X(round_trips)                                                                      \
-	X(commands)                                                                         \
-	X(stored)                                                                           \
-	X(fetched)                                                                          \
-	X(lost)                                                                             \
-	X(looks)                                                                            \
-	X(looks_present)                                                                    \
-	X(unlinked)                                                                         \
-	X(bytes_out)                                                                        \
-	X(bytes_in) X(in_flight) X(in_flight_bytes) X(queued) X(connects) X(breaker_opened) \
-		X(breaker_closed) X(latency_ns)
+#define PREFIXD_REDIS_COUNTS(X)                                                                   \
+	X(round_trips)                                                                            \
+	X(commands)                                                                               \
+	X(stored)                                                                                 \
+	X(fetched)                                                                                \
+	X(lost)                                                                                   \
+	X(looks)                                                                                  \
+	X(looks_present)                                                                          \
+	X(unlinked)                                                                               \
+	X(bytes_out)                                                                              \
+	X(bytes_in)                                                                               \
+	X(in_flight) X(in_flight_bytes) X(queued) X(connects) X(breaker_opened) X(breaker_closed) \
+		X(latency_ns)
 
 struct prefixd_redis_counts {
 #define X(name) _Atomic uint64_t name;

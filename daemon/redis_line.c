@@ -174,15 +174,22 @@ static int command_parts(const struct prefixd_redis_command *c, struct iovec v[3
 	return n;
 }
 
-/* `n` bytes more of what is being written are in the socket. */
+/*
+ * `n` bytes more of what is being written are in the socket.  The list is walked by its elements:
+ * gcc 12.2 at -O2 takes the read of the list's head out of a loop that asks for the first element
+ * again and again, although the loop writes it.
+ */
 static void written(struct prefixd_redis *r, size_t n)
 {
+	struct radix_list *it, *next;
+
 	r->bytes_unwritten -= n;
-	while (n) {
-		struct prefixd_redis_command *c =
-			radix_list_first(&r->writing, struct prefixd_redis_command, link);
+	for (it = r->writing.next; n; it = next) {
+		struct prefixd_redis_command *c = radix_list_entry(it, struct prefixd_redis_command,
+								   link);
 		size_t some = radix_min_u64(n, prefixd_command_len(c) - c->written);
 
+		next = it->next;
 		c->written += some;
 		n -= some;
 		if (c->written == prefixd_command_len(c)) {

@@ -122,13 +122,14 @@ static void link_down(struct prefixd_redis *r)
 	prefixd_line_close(r);
 	was_up = prefixd_breaker_open(&r->breaker, prefixd_redis_now());
 	r->broken = false;
-	prefixd_ops_fail_all(r);
-	prefixd_epochs_lost(r);
+	show_breaker(r);
+	/* Before the answers: whoever gets one knows that it is of no use to ask again. */
 	if (was_up) {
 		prefixd_count(&r->counts.breaker_opened, 1);
 		set_state(r, false);
 	}
-	show_breaker(r);
+	prefixd_ops_fail_all(r);
+	prefixd_epochs_lost(r);
 	wait_for_retry(r);
 }
 

@@ -243,13 +243,22 @@ void kit_idle(struct kit *k, unsigned ms)
 		prefixd_redis_message_free(kit_answer(k, (unsigned)((end - now) / MS) + 1));
 }
 
-void kit_wait_up(struct kit *k, bool up, unsigned ms)
+void kit_wait_up(struct kit *k, unsigned ms)
 {
 	uint64_t end = prefixd_redis_now() + ms * MS;
 
-	while (k->up != up && prefixd_redis_now() < end)
+	while (!k->up && prefixd_redis_now() < end)
 		prefixd_redis_message_free(kit_answer(k, 10));
-	ck_assert_msg(k->up == up, "not %s within %u ms", up ? "up" : "down", ms);
+	ck_assert_msg(k->up, "not up within %u ms", ms);
+}
+
+void kit_wait_down(struct kit *k, uint32_t n, unsigned ms)
+{
+	uint64_t end = prefixd_redis_now() + ms * MS;
+
+	while (k->n_down < n && prefixd_redis_now() < end)
+		prefixd_redis_message_free(kit_answer(k, 10));
+	ck_assert_msg(k->n_down >= n, "not down %u times within %u ms", n, ms);
 }
 
 /* ---- one at a time --------------------------------------------------------------------------- */
@@ -311,7 +320,8 @@ enum prefixd_move_result kit_fetch(struct kit *k, uint32_t entry)
 	} else {
 		memset(want, 0xa5, k->block_bytes);
 	}
-	ck_assert_msg(!memcmp(want, got, k->block_bytes), "wrong bytes after result %d", result);
+	ck_assert_msg(!memcmp(want, got, k->block_bytes), "wrong bytes after result %d",
+		      (int)result);
 	prefixd_redis_message_free(m);
 	free(want);
 	free(got);

@@ -60,7 +60,9 @@ struct prefixd_redis_message *kit_answer(struct kit *k, unsigned ms);
 void kit_drain(struct kit *k, unsigned ms);
 /* Takes what comes for `ms`. */
 void kit_idle(struct kit *k, unsigned ms);
-void kit_wait_up(struct kit *k, bool up, unsigned ms);
+void kit_wait_up(struct kit *k, unsigned ms);
+/* Until it was said to be down for the n-th time; it may be up again by then. */
+void kit_wait_down(struct kit *k, uint32_t n, unsigned ms);
 
 /* One request and its answer. */
 enum prefixd_move_result kit_store(struct kit *k, uint32_t entry);
