@@ -181,8 +181,11 @@ static int steps_append(struct radix_slab *slab, struct radix_node *n, uint64_t 
 {
 	struct radix_step *s = steps_of(slab, n);
 
-	if (n->n_steps && s[n->n_steps - 1].tick == tick) {
-		s[n->n_steps - 1].end = end;
+	if (n->n_steps && (s[n->n_steps - 1].tick == tick || n->n_steps == STEPS_MAX)) {
+		s[n->n_steps - 1] = (struct radix_step){
+			.tick = s[n->n_steps - 1].tick > tick ? s[n->n_steps - 1].tick : tick,
+			.end = end,
+		};
 		return 0;
 	}
 	if (steps_reserve(slab, n, n->n_steps + 1) < 0)
