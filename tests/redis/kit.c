@@ -6,6 +6,7 @@
 #include "daemon/helper.h"
 #include "tests/lib/rng.h"
 
+#include <inttypes.h>
 #include <poll.h>
 #include <stdlib.h>
 
@@ -249,7 +250,17 @@ void kit_wait_up(struct kit *k, unsigned ms)
 
 	while (!k->up && prefixd_redis_now() < end)
 		prefixd_redis_message_free(kit_answer(k, 10));
-	ck_assert_msg(k->up, "not up within %u ms", ms);
+	if (!k->up) {
+		struct prefixd_redis_stats s = kit_stats(k);
+		char text[256] = "";
+		int n = 0;
+
+		for (int i = 0; i < PREFIXD_REDIS_N_ERRORS; i++)
+			n += snprintf(text + n, sizeof(text) - (size_t)n, " %" PRIu64, s.errors[i]);
+		ck_abort_msg("not up within %u ms: breaker %d, %" PRIu64 " connects, %" PRIu64
+			     " in flight, errors%s",
+			     ms, (int)s.breaker, s.connects, s.in_flight, text);
+	}
 }
 
 void kit_wait_down(struct kit *k, uint32_t n, unsigned ms)

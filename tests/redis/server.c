@@ -43,6 +43,7 @@ void server_start(struct server *s, const char *const *more)
 {
 	const char *program = getenv("REDIS_SERVER");
 	const struct timeval limit = { .tv_sec = 10 };
+	redisReply *reply;
 
 	ck_assert_msg(
 		program && program[0],
@@ -65,6 +66,10 @@ void server_start(struct server *s, const char *const *more)
 	}
 	ck_assert_msg(s->c != NULL, "%s does not answer", program);
 	ck_assert_int_eq(redisSetTimeout(s->c, limit), REDIS_OK);
+	/* It listens before it has read its files: until it answers they must stay. */
+	reply = redisCommand(s->c, "PING"); /* refused where a password is asked for */
+	ck_assert_msg(reply != NULL, "%s ended", program);
+	freeReplyObject(reply);
 }
 
 void server_kill(struct server *s)
