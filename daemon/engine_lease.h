@@ -59,7 +59,7 @@ struct prefixd_lease {
 	uint32_t n_computed;       /* lay lower and were committed all the same */
 	uint32_t n_gone;           /* lay lower and left the index meanwhile */
 	uint8_t load_reason;       /* why the last load ended early; NONE: it did not */
-	struct prefixd_load *load; /* runs, or has ended and pins what it brought */
+	struct prefixd_load *load; /* runs; NULL: none does */
 	uint32_t tail_offer;
 	uint32_t tail_used;
 	uint32_t tail_last; /* of tail_used, the part in a block that is still not on the path */

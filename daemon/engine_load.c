@@ -3,8 +3,7 @@
  *
  * What it guarantees.  A load takes device slots only for moves that begin in the same step, and
  * holds none while it waits.  Its blocks become device copies in path order, so that what has come
- * up is always a prefix of what is wanted; it stays until the lease's path covers it, or the lease
- * ends.  No block is fetched twice at a time: of loads that want the same block one brings it, and
+ * up is always a prefix of what is wanted; the lease's hold keeps it there.  No block is fetched twice at a time: of loads that want the same block one brings it, and
  * the others go on behind it.  A load of a lease that began ends by one EVENT, or silently with the
  * lease, its RESERVE, or its socket.
  *
@@ -152,17 +151,10 @@ void prefixd_load_orphan(struct prefixd_engine *e, struct prefixd_lease *l)
 		return;
 	l->load = NULL;
 	load->lease = NULL;
-	if (!load->told)
-		e->n_later--;
 	load->told = true;
+	e->n_later--;
 	load_end(e, load, PROTO_REASON_NONE);
 	prefixd_load_stir(e, load);
-}
-
-void prefixd_load_taken(struct prefixd_engine *e, struct prefixd_lease *l)
-{
-	if (l->load && l->load->told)
-		prefixd_load_orphan(e, l);
 }
 
 /* Says what came of it. */
@@ -180,6 +172,8 @@ static void tell(struct prefixd_engine *e, struct prefixd_load *load)
 	struct prefixd_reply rp;
 
 	load->told = true;
+	load->lease = NULL;
+	l->load = NULL; /* what came up is held by the lease, which holds all that it was told of */
 	e->n_later--;
 	e->counters.loads_cut += load->done < load->n;
 	e->counters.loaded_blocks += load->done;
@@ -300,9 +294,8 @@ bool prefixd_load_begin(struct prefixd_engine *e, struct prefixd_lease *l, uint6
 {
 	struct prefixd_load *load;
 
-	if (l->load && !l->load->told)
+	if (l->load)
 		return true;
-	prefixd_load_orphan(e, l); /* what an earlier one brought, and was not taken */
 	load = load_new(e, l->root, &l->pin.at, &l->hold.at, deadline_ns);
 	if (!load)
 		return false;
@@ -427,7 +420,7 @@ static void settle(struct prefixd_engine *e, struct prefixd_load *load)
 	lead_on(e, load);
 	if (load->ended && !load->told)
 		tell(e, load);
-	if (!load->ended || load->lease || load->n_flying)
+	if (!load->ended || load->n_flying)
 		return;
 	g = load->group;
 	load_free(e, load);
@@ -504,7 +497,7 @@ static const char *broken(const struct prefixd_load *load, const struct prefixd_
 		return "it follows and does more";
 	if (load->ended && (!load->told || radix_list_linked(&load->room.link)))
 		return "it has ended and waits";
-	if (load->ended && !load->lease && !load->n_flying)
+	if (load->ended && !load->n_flying)
 		return "it should be gone";
 	if (!load->ended && load->done == load->limit)
 		return "it has all it can get and goes on";

@@ -533,7 +533,7 @@ static bool extend_check(struct prefixd_engine *e, struct prefixd_request *rq,
  * The blocks that the look found are on the path now.  Those that were told to lie lower came up;
  * of the others, which did an earlier look miss?
  */
-static void extend_advance(struct prefixd_engine *e, struct prefixd_lease *l, const struct look *k)
+static void extend_advance(struct prefixd_lease *l, const struct look *k)
 {
 	uint32_t n = k->m.n_device, late = radix_min_u32(n, l->n_looked);
 	uint32_t host = l->host_until > l->n_path ? l->host_until - l->n_path : 0;
@@ -557,8 +557,6 @@ static void extend_advance(struct prefixd_engine *e, struct prefixd_lease *l, co
 		hold_lower(l, k);
 	l->n_looked = k->runs.full ? 0 : l->n_keys;
 	l->diverged = k->m.diverged;
-	if (!k->runs.full)
-		prefixd_load_taken(e, l);
 }
 
 struct radix_place prefixd_lease_from(const struct prefixd_lease *l)
@@ -603,7 +601,7 @@ static void extend_on(struct prefixd_engine *e, struct prefixd_request *rq, stru
 		l->n_gone += prefixd_lease_lower(l);
 	if (!l->n_reserved) {
 		look(l->group->index, &k);
-		extend_advance(e, l, &k);
+		extend_advance(l, &k);
 		look_for_tail(e, l, &k, &slot);
 		look_for_pending(e, l, &k, m->flags & PROTO_MATCH_LEAD);
 		prefixd_pending_changed(e, l);

@@ -138,8 +138,6 @@ bool prefixd_load_ahead(struct prefixd_engine *e, struct prefixd_root *root,
 			uint64_t deadline_ns);
 /* The lease is over, or recomputes: what is in flight lands unpinned, nobody is told. */
 void prefixd_load_orphan(struct prefixd_engine *e, struct prefixd_lease *l);
-/* The lease's path covers what its load brought: if that has ended it goes. */
-void prefixd_load_taken(struct prefixd_engine *e, struct prefixd_lease *l);
 /* A block of the load arrived, or did not. */
 void prefixd_load_moved(struct prefixd_engine *e, struct prefixd_load *load, uint32_t at,
 			const struct radix_move *m, const struct prefixd_event *event);

@@ -93,8 +93,7 @@ static bool check_lease(struct check *c, const struct prefixd_lease *l)
 			      l->n_given, l->n_path, l->n_keys);
 	if (active && l->n_path < l->n_device + l->n_host + l->n_redis + l->n_pending)
 		return broken(c, 6, "lease %u found more blocks than its path has", l->idx);
-	if (active && l->held && l->hold.at.depth <= l->pin.at.depth && !l->load &&
-	    prefixd_lease_lower(l) == 0)
+	if (active && l->held && l->hold.at.depth <= l->pin.at.depth && prefixd_lease_lower(l) == 0)
 		return broken(c, 6, "lease %u holds what its path has", l->idx);
 	if (active && prefixd_lease_lower(l) > l->n_keys)
 		return broken(c, 6, "lease %u was told of more blocks than it has keys", l->idx);

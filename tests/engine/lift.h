@@ -1,5 +1,5 @@
 /*
- * lift.h - what the tests of loads share: prompts that lie lower, PROMOTE, and the EVENT at the end.
+ * lift.h - what the tests of loads share: prompts that lie lower, PROMOTE, the EVENT at the end.
  */
 #pragma once
 

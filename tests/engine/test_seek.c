@@ -104,6 +104,8 @@ START_TEST(takes_little)
 	b = room_place(lift_world, 200);
 	l = room_match(&b, 7, LIFT_BLOCKS);
 	ck_assert_int_eq(room_reserve(&b, &l, LIFT_BLOCKS, 0, NULL), -EINPROGRESS);
+	world_advance(lift_world, 3 * ROOM_MS); /* some are free, for him */
+	ck_assert_uint_eq(room_stats(lift_world).slots[RADIX_SLOT_FREE], 3);
 	ck_assert_int_eq(prefetch(&lift_at, 0, LIFT_BLOCKS, &p), PROTO_STATUS_OK);
 	ck_assert_uint_gt(p.n_host, 0);
 	world_run_until_idle(lift_world);
@@ -216,6 +218,7 @@ END_TEST
 START_TEST(found_behind)
 {
 	struct proto_match_rep m;
+	uint64_t seq;
 
 	begin_anew(1);
 	room_put(&lift_at, 0, 3);
@@ -228,6 +231,13 @@ START_TEST(found_behind)
 	lift_match(&lift_at, 0, LIFT_BLOCKS, &m);
 	ck_assert_uint_eq(m.n_device, 5);
 	ck_assert_uint_eq(m.n_redis, LIFT_BLOCKS - 5);
+	scene_release(&lift_at, m.lease, NULL);
+	/* All of it goes down, by the names that it got, and comes up by them. */
+	lift_clear(4 * LIFT_BLOCKS);
+	seq = lift_promote(&lift_at, 0, LIFT_BLOCKS, 0, &m);
+	ck_assert_uint_eq(m.n_redis, LIFT_BLOCKS);
+	world_run_until_idle(lift_world);
+	lift_check_event(&lift_at, seq, m.lease, PROTO_WAIT_LOADED, LIFT_BLOCKS, PROTO_REASON_NONE);
 	scene_release(&lift_at, m.lease, NULL);
 	lift_end();
 }
@@ -254,13 +264,22 @@ START_TEST(prefetched_from_redis)
 }
 END_TEST
 
-/* The same question is asked once at a time, and never too many, at once or per second. */
+static void ask_for(uint32_t first_token)
+{
+	uint32_t tokens[LIFT_BT];
+	struct scene_prompt p;
+
+	for (uint32_t k = 0; k < LIFT_BT; k++)
+		tokens[k] = first_token;
+	p = scene_tokens(&lift_at, tokens, LIFT_BT);
+	scene_look(&lift_at, &p, NULL);
+}
+
+/* The same question is asked once at a time, and never too many per second. */
 START_TEST(asked_rarely)
 {
 	struct prefixd_counters c;
 	struct proto_match_rep m;
-	uint32_t tokens[LIFT_BT];
-	struct scene_prompt p;
 
 	lift_configure(LIFT_BLOCKS, 0, true);
 	lift_begin();
@@ -270,34 +289,45 @@ START_TEST(asked_rarely)
 	}
 	ck_assert_uint_eq(world_counters(lift_world).looks, 1);
 	world_run_until_idle(lift_world);
-	for (uint32_t i = 0; i < 100; i++) {
-		for (uint32_t k = 0; k < LIFT_BT; k++)
-			tokens[k] = 5000 + i;
-		p = scene_tokens(&lift_at, tokens, LIFT_BT);
-		scene_look(&lift_at, &p, NULL);
-		ck_assert_uint_le(world_in_flight(lift_world), 32);
+	for (uint32_t i = 0; i < 100; i++) { /* each is answered before the next is asked */
+		ask_for(5000 + i);
+		world_run_until_idle(lift_world);
 	}
 	c = world_counters(lift_world);
 	ck_assert_uint_gt(c.looks, 20);
 	ck_assert_uint_le(c.looks, 1 + 32);
 	ck_assert_uint_eq(c.looks + c.looks_skipped, 101);
-	world_run_until_idle(lift_world);
 	/* A thousand a second are earned. */
 	world_advance(lift_world, 1000 * ROOM_MS);
 	for (uint32_t i = 0; i < 100; i++) {
-		for (uint32_t k = 0; k < LIFT_BT; k++)
-			tokens[k] = 9000 + i;
-		p = scene_tokens(&lift_at, tokens, LIFT_BT);
-		scene_look(&lift_at, &p, NULL);
+		ask_for(9000 + i);
 		world_advance(lift_world, 2 * ROOM_MS);
 	}
 	ck_assert_uint_eq(world_counters(lift_world).looks - c.looks, 100);
-	/* And none while Redis is down, or somebody computes it. */
+	/* And none while Redis is down. */
 	world_redis_up(lift_world, false);
 	c = world_counters(lift_world);
-	lift_match(&lift_at, 2, LIFT_BLOCKS, &m);
-	scene_release(&lift_at, m.lease, NULL);
+	ask_for(1);
 	ck_assert_uint_eq(world_counters(lift_world).looks, c.looks);
+	lift_end();
+}
+END_TEST
+
+/* However slow Redis is, only so many questions wait for it. */
+START_TEST(asked_few_at_a_time)
+{
+	lift_configure(LIFT_BLOCKS, 0, true);
+	lift_config.tiers.remote.latency_ns = 1000 * ROOM_MS;
+	lift_begin();
+	for (uint32_t i = 0; i < 100; i++) {
+		ask_for(5000 + i);
+		world_advance(lift_world, 2 * ROOM_MS);
+	}
+	ck_assert_uint_eq(world_in_flight(lift_world), 32);
+	ck_assert_uint_eq(world_counters(lift_world).looks, 32);
+	world_run_until_idle(lift_world);
+	ask_for(9999);
+	ck_assert_uint_eq(world_counters(lift_world).looks, 33);
 	lift_end();
 }
 END_TEST
@@ -356,6 +386,7 @@ int main(void)
 		{ "found-behind", found_behind },
 		{ "prefetched-from-redis", prefetched_from_redis },
 		{ "asked-rarely", asked_rarely },
+		{ "asked-few-at-a-time", asked_few_at_a_time },
 		{ "not-while-pending", not_while_pending },
 		{ "answered-too-late", answered_too_late },
 	};
