@@ -272,6 +272,15 @@ void kit_wait_down(struct kit *k, uint32_t n, unsigned ms)
 	ck_assert_msg(k->n_down >= n, "not down %u times within %u ms", n, ms);
 }
 
+void kit_wait_errors(struct kit *k, enum prefixd_redis_error error, uint64_t n, unsigned ms)
+{
+	uint64_t end = prefixd_redis_now() + ms * MS;
+
+	while (kit_stats(k).errors[error] < n && prefixd_redis_now() < end)
+		kit_idle(k, 5);
+	ck_assert_uint_ge(kit_stats(k).errors[error], n);
+}
+
 /* ---- one at a time --------------------------------------------------------------------------- */
 
 /* The answer of a kind; others are waited for and thrown away. */

@@ -63,6 +63,8 @@ void kit_idle(struct kit *k, unsigned ms);
 void kit_wait_up(struct kit *k, unsigned ms);
 /* Until it was said to be down for the n-th time; it may be up again by then. */
 void kit_wait_down(struct kit *k, uint32_t n, unsigned ms);
+/* Until that many errors of a kind were counted. */
+void kit_wait_errors(struct kit *k, enum prefixd_redis_error error, uint64_t n, unsigned ms);
 
 /* One request and its answer. */
 enum prefixd_move_result kit_store(struct kit *k, uint32_t entry);
