@@ -614,6 +614,52 @@ START_TEST(bounded)
 }
 END_TEST
 
+/* A step that has much to say already leaves answers that can wait to the next one. */
+START_TEST(much_to_say)
+{
+	struct world_config config;
+	struct scene_place at;
+	struct room_lease a, b;
+	struct world *w;
+	size_t cap;
+	uint32_t n;
+
+	room_config(&config, 64, 8);
+	w = room_world(&config);
+	at = room_place(w, 100);
+	room_put(&at, 0, 64);
+	world_delay(w, 1000 * ROOM_MS, 100);
+	a = room_match(&at, 1, 30);
+	b = room_match(&at, 2, 20);
+	ck_assert_int_eq(room_reserve(&at, &a, 30, 0, NULL), -EINPROGRESS);
+	ck_assert_int_eq(room_reserve(&at, &b, 20, 5000, NULL), -EINPROGRESS);
+	cap = w->engine->out_cap;
+	w->engine->out_cap = 1000; /* as if the rest was used */
+	world_flush(w, RADIX_NONE);
+	ck_assert_int_eq(room_reply(&at, &a, NULL), -EINPROGRESS);
+	w->engine->out_cap = cap;
+	world_advance(w, 1);
+	ck_assert_int_eq(room_reply(&at, &a, &n), PROTO_STATUS_OK);
+	ck_assert_uint_eq(n, 30);
+	ck_assert_int_eq(room_reply(&at, &b, &n), PROTO_STATUS_OK);
+	ck_assert_uint_eq(n, 20);
+	/* The same at a deadline. */
+	a = room_match(&at, 3, 30);
+	ck_assert_int_eq(room_reserve(&at, &a, 6, 0, &n), PROTO_STATUS_OK);
+	ck_assert_uint_eq(n, 6); /* eight more are being read still */
+	b = room_match(&at, 4, 4);
+	ck_assert_int_eq(room_reserve(&at, &b, 4, 5000, NULL), -EINPROGRESS);
+	w->engine->out_cap = 500;
+	world_advance(w, 5 * ROOM_MS);
+	ck_assert_int_eq(room_reply(&at, &b, NULL), -EINPROGRESS);
+	w->engine->out_cap = cap;
+	world_advance(w, 1);
+	ck_assert_int_eq(room_reply(&at, &b, NULL), PROTO_STATUS_BUSY);
+	ck_assert_uint_eq(world_counters(w).reserve_deadline, 1);
+	world_deinit(w);
+}
+END_TEST
+
 int main(void)
 {
 	Suite *s = suite_create("room");
@@ -626,6 +672,7 @@ int main(void)
 	scene_case(s, "line", retry);
 	scene_case(s, "line", limit);
 	scene_case(s, "line", bounded);
+	scene_case(s, "line", much_to_say);
 	scene_case(s, "deadline", deadline);
 	scene_case(s, "deadline", deadline_for_nothing);
 	scene_case(s, "end", death);
