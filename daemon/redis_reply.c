@@ -120,7 +120,7 @@ static int reader_renew(struct prefixd_replies *r)
 	r->reader = redisReaderCreateWithFunctions(&makers);
 	if (!r->reader)
 		return -ENOMEM;
-	redisReaderSetPrivdata(r->reader, r);
+	r->reader->privdata = r; /* the macro for it does not compile with clang */
 	r->reader->maxbuf = 0; /* keep the buffer: one for each string would be slow */
 	return 0;
 }
