@@ -352,7 +352,7 @@ static void find_front(struct prefixd_engine *e, struct prefixd_load *load)
 		load_end(e, front, PROTO_REASON_NONE);
 }
 
-/* Those that wait for this one's blocks see how far it has come. */
+/* Those that wait for this one's blocks see how far it has come; who follows leads nobody. */
 static void lead_on(struct prefixd_engine *e, struct prefixd_load *load)
 {
 	struct radix_list *it, *tmp;
@@ -362,7 +362,7 @@ static void lead_on(struct prefixd_engine *e, struct prefixd_load *load)
 
 		if (prefixd_load_advance(e, f))
 			prefixd_load_stir(e, f);
-		if (f->ended || overlaps(load, f))
+		if (f->ended || (!load->front && overlaps(load, f)))
 			continue;
 		radix_list_remove(&f->follow);
 		f->front = NULL;
