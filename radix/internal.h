@@ -169,15 +169,18 @@ void radix_tail_remove(struct radix_index *ix, uint32_t node, uint32_t n,
 uint32_t radix_pinned_to(const struct radix_node *n);
 /* Queue a leaf that is not queued. */
 void radix_leaf_queue(struct radix_index *ix, uint32_t node);
-/* Entry of block i of an edge. */
-static inline uint32_t radix_entry_at(const struct radix_index *ix, uint32_t node, uint32_t i)
+/* Entry of block i of an edge; `low` is NULL without lower tiers. */
+static inline uint32_t radix_entry_in(const struct radix_index *ix, const struct radix_node *n,
+				      const struct radix_low *low, uint32_t i)
 {
-	const struct radix_node *n = radix_node(ix, node);
 	uint32_t ref = *radix_edge_ref(n, ix->roots[n->root].g, i);
 
-	if (radix_has_tiers(ix) && i >= radix_low(ix, node)->end[RADIX_TIER_DEVICE])
-		return ref;
-	return ix->slots.entry[ref];
+	return radix_unlikely(low) && i >= low->end[RADIX_TIER_DEVICE] ? ref : ix->slots.entry[ref];
+}
+static inline uint32_t radix_entry_at(const struct radix_index *ix, uint32_t node, uint32_t i)
+{
+	return radix_entry_in(ix, radix_node(ix, node),
+			      radix_has_tiers(ix) ? radix_low(ix, node) : NULL, i);
 }
 /* Device slot of block i of an edge; RADIX_NONE when it has none. */
 static inline uint32_t radix_device_slot(const struct radix_index *ix, uint32_t node, uint32_t i)

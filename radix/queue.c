@@ -29,24 +29,28 @@ int radix_queue_reserve(struct radix_queue *q, uint32_t want)
 	return 0;
 }
 
-static uint32_t *pos_of(const struct radix_queue *q, const struct radix_nodes *nodes, uint32_t node)
-{
-	if (q->tier)
-		return &radix_low_at(nodes, node)->heap_pos[q->tier - 1];
-	return &radix_node_at(nodes, node)->heap_pos;
-}
-
 uint32_t radix_queue_pos(const struct radix_queue *q, const struct radix_nodes *nodes,
 			 uint32_t node)
 {
-	return *pos_of(q, nodes, node);
+	if (q->tier)
+		return radix_low_at(nodes, node)->heap_pos[q->tier - 1];
+	return radix_node_at(nodes, node)->heap_pos;
+}
+
+static void pos_set(const struct radix_queue *q, struct radix_nodes *nodes, uint32_t node,
+		    uint32_t at)
+{
+	if (q->tier)
+		radix_low_at(nodes, node)->heap_pos[q->tier - 1] = at;
+	else
+		radix_node_at(nodes, node)->heap_pos = at;
 }
 
 static void place(struct radix_queue *q, struct radix_nodes *nodes, uint32_t at,
 		  struct radix_queue_item item)
 {
 	q->v[at] = item;
-	*pos_of(q, nodes, item.node) = at;
+	pos_set(q, nodes, item.node, at);
 }
 
 static void sift(struct radix_queue *q, struct radix_nodes *nodes, uint32_t at)
@@ -82,11 +86,11 @@ void radix_queue_push(struct radix_queue *q, struct radix_nodes *nodes, uint32_t
 
 void radix_queue_remove(struct radix_queue *q, struct radix_nodes *nodes, uint32_t node)
 {
-	uint32_t *pos = pos_of(q, nodes, node), at = *pos;
+	uint32_t at = radix_queue_pos(q, nodes, node);
 
 	if (at == RADIX_NONE)
 		return;
-	*pos = RADIX_NONE;
+	pos_set(q, nodes, node, RADIX_NONE);
 	if (at == --q->n)
 		return;
 	place(q, nodes, at, q->v[q->n]);
@@ -96,7 +100,7 @@ void radix_queue_remove(struct radix_queue *q, struct radix_nodes *nodes, uint32
 void radix_queue_update(struct radix_queue *q, struct radix_nodes *nodes, uint32_t node,
 			uint64_t tick)
 {
-	uint32_t at = *pos_of(q, nodes, node);
+	uint32_t at = radix_queue_pos(q, nodes, node);
 
 	if (at == RADIX_NONE)
 		return;

@@ -283,31 +283,32 @@ static void node_remove(struct radix_index *ix, uint32_t node)
 }
 
 /* Entries and key cells of one path lie anywhere: send for those of the blocks to come. */
-static void remove_ahead(const struct radix_index *ix, uint32_t node, uint32_t i, uint32_t to)
+static void remove_ahead(const struct radix_index *ix, const struct radix_node *n,
+			 const struct radix_low *low, uint32_t i, uint32_t to)
 {
 	if (i >= to + 2 * PREFETCH)
-		__builtin_prefetch(&ix->table.v[radix_entry_at(ix, node, i - 2 * PREFETCH)], 1);
+		__builtin_prefetch(&ix->table.v[radix_entry_in(ix, n, low, i - 2 * PREFETCH)], 1);
 	if (i >= to + PREFETCH)
 		__builtin_prefetch(
-			radix_table_key(&ix->table, radix_entry_at(ix, node, i - PREFETCH)), 1);
+			radix_table_key(&ix->table, radix_entry_in(ix, n, low, i - PREFETCH)), 1);
 }
 
-/* The copies of an entry that is about to go, or went. */
-struct copies {
-	enum radix_tier tier;
-	uint32_t slot, host_slot;
-};
-
-static void copies_release(struct radix_index *ix, struct copies c, enum radix_remove_reason reason)
+/* The entry goes, then its copies, whatever tiers they are in. */
+static void copies_remove(struct radix_index *ix, uint32_t entry, enum radix_remove_reason reason)
 {
-	if (c.slot != RADIX_NONE)
-		radix_slots_release(&ix->slots, c.slot);
-	if (c.host_slot != RADIX_NONE) {
-		radix_bonus_remove(&ix->bonus, c.host_slot);
-		radix_slots_release(&ix->host, c.host_slot);
+	const struct radix_entry *e = &ix->table.v[entry];
+	uint32_t slot = e->slot, host_slot = e->host_slot;
+	enum radix_tier t = radix_tier_of(e);
+
+	radix_table_remove(&ix->table, entry);
+	if (slot != RADIX_NONE)
+		radix_slots_release(&ix->slots, slot);
+	if (host_slot != RADIX_NONE) {
+		radix_bonus_remove(&ix->bonus, host_slot);
+		radix_slots_release(&ix->host, host_slot);
 	}
-	ix->tier[c.tier]--;
-	ix->removed_from[c.tier][reason]++;
+	ix->tier[t]--;
+	ix->removed_from[t][reason]++;
 }
 
 void radix_tail_remove(struct radix_index *ix, uint32_t node, uint32_t n_blocks,
@@ -318,36 +319,37 @@ void radix_tail_remove(struct radix_index *ix, uint32_t node, uint32_t n_blocks,
 	uint32_t root_number = n->root;
 	uint32_t to = n->n_blocks - n_blocks, run;
 	bool digest = root->config.mode == RADIX_KEYS_DIGEST;
+	const struct radix_low *low = radix_has_tiers(ix) ? radix_low(ix, node) : NULL;
 
 	radix_assert(n->n_child == 0 && n_blocks > 0);
 	for (uint32_t i = n->n_blocks; i-- > to;) {
-		uint32_t entry = radix_entry_at(ix, node, i);
-		const struct radix_entry *e = &ix->table.v[entry];
-		struct copies copies = { radix_tier_of(e), e->slot, e->host_slot };
+		uint32_t slot = *radix_edge_ref(n, root->g, i);
+		uint32_t entry = radix_entry_in(ix, n, low, i);
 
-		remove_ahead(ix, node, i, to);
+		remove_ahead(ix, n, low, i, to);
 		if (digest)
 			radix_map_delete(&ix->digests, radix_digest_hash(ix, entry), entry);
 		if (radix_unlikely(ix->log))
 			radix_log_removed(ix, entry, reason);
+		if (radix_unlikely(low)) {
+			copies_remove(ix, entry, reason);
+			continue;
+		}
 		radix_table_remove(&ix->table, entry);
-		if (radix_has_tiers(ix))
-			copies_release(ix, copies, reason);
-		else
-			radix_slots_free(&ix->slots, copies.slot);
+		radix_slots_free(&ix->slots, slot);
 	}
 	ix->removed[reason] += n_blocks;
 	ix->removed_total += n_blocks;
 	root->n_blocks -= n_blocks;
 	if (to == 0) {
-		if (radix_has_tiers(ix))
+		if (low)
 			radix_low_trim(ix, node, 0);
 		node_remove(ix, node);
 		radix_root_settle(ix, root_number);
 		return;
 	}
 	radix_edge_trim(&ix->slab, n, root->g, to);
-	if (radix_has_tiers(ix))
+	if (low)
 		radix_low_trim(ix, node, to);
 	else if (n->heap_pos != RADIX_NONE)
 		radix_queue_update(&ix->queue, &ix->nodes, node,
