@@ -144,14 +144,14 @@ void prefixd_op_prefetch(struct prefixd_engine *e, struct prefixd_request *rq)
 	const char *bad;
 	uint32_t n_keys;
 
-	if (proto_prefetch_req_decode(rq->body, rq->h->len, &m, &bad)) {
-		prefixd_refuse_body(e, rq, bad);
-		return;
-	}
 	if (!e->config.host_blocks && !e->config.redis) {
 		prefixd_refuse(e, rq, PROTO_STATUS_UNSUPPORTED, NULL,
 			       "this daemon was started without a lower tier; there is nothing to "
 			       "fetch from");
+		return;
+	}
+	if (proto_prefetch_req_decode(rq->body, rq->h->len, &m, &bad)) {
+		prefixd_refuse_body(e, rq, bad);
 		return;
 	}
 	if (prefixd_op_replayed(e, rq, &m.op_id))
