@@ -371,17 +371,18 @@ void radix_match(const struct radix_index *ix, const struct radix_place *from, c
 	} else if (p.node == RADIX_NODE_NONE) {
 		below = w.root->n_child > 0;
 	}
+	if (radix_has_tiers(ix)) {
+		w.device_end.depth = from->depth + w.n_device;
+	} else {
+		w.device_end = p;
+		w.n_device = w.done;
+	}
 	*ret_match = (struct radix_match){
 		.end = p,
 		.n_blocks = w.done,
-		.device_end = p,
-		.n_device = w.done,
+		.device_end = w.device_end,
+		.n_device = w.n_device,
+		.n_host = w.n_host,
 		.diverged = below && w.done < n_keys && !(runs && runs->full),
 	};
-	if (radix_has_tiers(ix)) {
-		w.device_end.depth = from->depth + w.n_device;
-		ret_match->device_end = w.device_end;
-		ret_match->n_device = w.n_device;
-		ret_match->n_host = w.n_host;
-	}
 }

@@ -113,6 +113,26 @@ static int verify_steps(struct radix_verify *v, uint32_t node)
 	return 0;
 }
 
+/* 22: what a match takes as one run is one. */
+static int verify_runs(struct radix_verify *v, uint32_t node)
+{
+	const struct radix_node *n = radix_node(v->ix, node);
+
+	for (uint32_t s = 0; s < n->n_segs; s++) {
+		const struct radix_seg *seg = n->segs[s];
+
+		if (seg->run > seg->cap)
+			return radix_verify_fail(v, 22, "run beyond the segment, edge", node,
+						 "segment", s);
+		for (uint32_t i = 1; i < seg->run; i++) {
+			if (seg->refs[i] != seg->refs[0] + i)
+				return radix_verify_fail(v, 22, "a run that is none, edge", node,
+							 "segment", s);
+		}
+	}
+	return 0;
+}
+
 /* 12: in the queue of each tier of which it is a leaf. */
 static int verify_queued(struct radix_verify *v, uint32_t node)
 {
@@ -174,6 +194,8 @@ static int verify_edge(struct radix_verify *v, uint32_t node, uint32_t parent, u
 	if (!(n->flags & RADIX_NODE_F_LIVE) || n->parent != parent || n->root != root)
 		return radix_verify_fail(v, 8, "edge hangs wrongly", node, "below", parent);
 	bad = verify_steps(v, node);
+	if (!bad)
+		bad = verify_runs(v, node);
 	if (!bad && radix_has_tiers(ix))
 		bad = radix_verify_low(v, node);
 	if (bad)

@@ -3,19 +3,36 @@
  */
 #include "tests/radix/bed.h"
 
-void bed_init(struct bed *b, enum radix_key_mode mode, uint32_t key_len, uint32_t n_slots)
+static void init(struct bed *b, enum radix_key_mode mode, uint32_t key_len,
+		 const struct radix_index_config *sizes)
 {
-	struct radix_index_config config;
+	struct radix_index_config config = *sizes;
 
-	*b = (struct bed){ .mode = mode, .key_len = key_len, .n_slots = n_slots };
+	*b = (struct bed){ .mode = mode, .key_len = key_len, .n_slots = sizes->n_slots };
 	test_heap_init(&b->heap);
-	config = (struct radix_index_config){ .alloc = &b->heap.alloc,
-					      .n_slots = n_slots,
-					      .n_entries = n_slots,
-					      .secret = { 0x0123456789abcdefu,
-							  0x0fedcba987654321u } };
+	config.alloc = &b->heap.alloc;
+	config.secret[0] = 0x0123456789abcdefu;
+	config.secret[1] = 0x0fedcba987654321u;
 	ck_assert_int_eq(radix_index_new(&b->ix, &config), 0);
 	b->root = bed_root(b, 0);
+}
+
+void bed_init(struct bed *b, enum radix_key_mode mode, uint32_t key_len, uint32_t n_slots)
+{
+	struct radix_index_config sizes = { .n_slots = n_slots, .n_entries = n_slots };
+
+	init(b, mode, key_len, &sizes);
+}
+
+void bed_init_tiers(struct bed *b, enum radix_key_mode mode, uint32_t n_slots, uint32_t n_host,
+		    bool redis, uint32_t budget)
+{
+	struct radix_index_config sizes = { .n_slots = n_slots,
+					    .n_host = n_host,
+					    .redis = redis,
+					    .n_entries = n_slots + n_host + budget };
+
+	init(b, mode, 16, &sizes);
 }
 
 void bed_deinit(struct bed *b)

@@ -38,6 +38,9 @@ struct bed_slots {
 };
 
 void bed_init(struct bed *b, enum radix_key_mode mode, uint32_t key_len, uint32_t n_slots);
+/* With lower tiers; `budget` members may be in Redis only.  redis false: none. */
+void bed_init_tiers(struct bed *b, enum radix_key_mode mode, uint32_t n_slots, uint32_t n_host,
+		    bool redis, uint32_t budget);
 /* Frees the index and checks that nothing leaked. */
 void bed_deinit(struct bed *b);
 uint32_t bed_root(struct bed *b, uint64_t user);

@@ -174,7 +174,7 @@ START_TEST(graft_refuses_what_it_must)
 	ck_assert_int_eq(graft('Z', 'X'), RADIX_E_CIRCLE);
 	ck_assert_int_eq(graft('X', 'X'), RADIX_E_CIRCLE);
 	ck_assert_int_eq(graft('Y', 'P'), 0);
-	ck_assert_int_eq(graft('Q', 'X'), RADIX_E_CIRCLE); /* a longer one */
+	ck_assert_int_eq(graft('Q', 'X'), RADIX_E_CIRCLE);   /* a longer one */
 	ck_assert_int_eq(graft('Z', 'P'), RADIX_E_CONFLICT); /* a second parent */
 	bed_verify(&b);
 	ck_assert_int_eq(graft('d', 'X'), 0);
