@@ -163,10 +163,11 @@ static void tell(struct prefixd_engine *e, struct prefixd_load *load)
 	struct prefixd_lease *l = load->lease;
 	struct proto_header h = { .op = PROTO_OP_EVENT, .seq = load->seq };
 	struct prefixd_request rq = { .s = l->session, .h = &h };
+	uint32_t n = load->done > load->above ? load->done - load->above : 0;
 	struct proto_event event = {
 		.lease = l->id,
-		.state = load->done ? PROTO_WAIT_LOADED : PROTO_WAIT_FAILED,
-		.n = load->done,
+		.state = n ? PROTO_WAIT_LOADED : PROTO_WAIT_FAILED,
+		.n = n,
 		.reason = load->done < load->n ? load->reason : PROTO_REASON_NONE,
 	};
 	struct prefixd_reply rp;
@@ -176,7 +177,7 @@ static void tell(struct prefixd_engine *e, struct prefixd_load *load)
 	l->load = NULL; /* what came up is held by the lease, which holds all that it was told of */
 	e->n_later--;
 	e->counters.loads_cut += load->done < load->n;
-	e->counters.loaded_blocks += load->done;
+	e->counters.loaded_blocks += n;
 	l->load_reason = event.reason;
 	if (l->session->state != PREFIXD_SESSION_READY)
 		return; /* nobody listens any more */
@@ -289,16 +290,52 @@ static void begin(struct prefixd_engine *e, struct prefixd_load *load)
 		prefixd_room_ask(e, load->group, &load->room);
 }
 
+/*
+ * An island may begin behind blocks that lie lower themselves, which have to come up first.
+ * *ret_from: behind the last of its beginning that has a device copy.  Return: 0, -ENOMEM.
+ */
+static int find_start(struct prefixd_engine *e, const struct prefixd_lease *l,
+		      struct radix_place *ret_from)
+{
+	struct radix_index *ix = l->group->index;
+	uint32_t n = l->pin.at.depth, first = 0, len;
+	struct radix_member last, *path;
+	enum radix_tier tier = RADIX_TIER_DEVICE;
+	const void *key;
+	bool rooted;
+
+	*ret_from = l->pin.at;
+	if (!l->island || radix_path_members(ix, &l->pin.at, 1, &last) == 0 ||
+	    radix_member_tier(ix, last, &tier) != 0 || tier == RADIX_TIER_DEVICE)
+		return 0;
+	path = radix_take(e->alloc, n * sizeof(*path));
+	if (!path)
+		return -ENOMEM;
+	n = radix_path_members(ix, &l->pin.at, n, path);
+	while (first < n && radix_member_tier(ix, path[first], &tier) == 0 &&
+	       tier == RADIX_TIER_DEVICE)
+		first++;
+	if (first == n || radix_member_key(ix, path[first], &key, &len) != 0 ||
+	    radix_find_digest(ix, l->root->index_root, key, ret_from, &rooted) != 0)
+		*ret_from = l->pin.at;
+	radix_give(e->alloc, path, l->pin.at.depth * sizeof(*path));
+	return 0;
+}
+
 bool prefixd_load_begin(struct prefixd_engine *e, struct prefixd_lease *l, uint64_t seq,
 			uint64_t deadline_ns)
 {
 	struct prefixd_load *load;
+	struct radix_place from;
 
 	if (l->load)
 		return true;
-	load = load_new(e, l->root, &l->pin.at, &l->hold.at, deadline_ns);
+	if (find_start(e, l, &from) < 0)
+		return false;
+	load = load_new(e, l->root, &from, &l->hold.at, deadline_ns);
 	if (!load)
 		return false;
+	load->above = l->pin.at.depth - from.depth;
 	load->lease = l;
 	load->seq = seq;
 	load->room.deadline_ns = UINT64_MAX; /* a load is cut rather than that others lose theirs */

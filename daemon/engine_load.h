@@ -44,6 +44,7 @@ struct prefixd_load {
 	struct radix_pin up;  /* behind what has come up */
 	struct radix_pin end; /* behind the deepest block wanted */
 	uint32_t n, limit, done, started;
+	uint32_t above; /* of n, blocks before those that the lease asked for */
 	uint32_t n_flying;
 	uint8_t reason;  /* why limit < n; NONE: it is not */
 	uint32_t n_ring; /* a power of two */

@@ -366,6 +366,47 @@ START_TEST(joined)
 }
 END_TEST
 
+/* An engine that has the beginning itself asks for the rest: what is before it comes up too. */
+START_TEST(rest_of_a_prompt)
+{
+	static uint8_t digests[LIFT_BLOCKS * 16];
+	struct proto_open_req o = world_open_req("digests");
+	const uint32_t half = LIFT_BLOCKS / 2;
+	struct proto_match_req m = { .has = PROTO_HAS_ALL };
+	struct proto_match_rep rep;
+	struct proto_release_rep r;
+	struct scene_prompt p = { .keys = digests, .n_keys = LIFT_BLOCKS };
+	uint64_t seq;
+
+	for (uint32_t i = 0; i < LIFT_BLOCKS; i++)
+		memset(digests + 16 * i, (int)i + 1, 16);
+	o.key_mode = PROTO_KEYS_DIGEST;
+	o.digest_len = 16;
+	o.seed_probe = world_text("seed");
+	lift_configure(2 * LIFT_BLOCKS, 4 * LIFT_BLOCKS, false);
+	lift_begin();
+	lift_at = scene_place(lift_world, 300, 1000, &o);
+	ck_assert_uint_eq(scene_put(&lift_at, &p, 9), LIFT_BLOCKS);
+	lift_clear(2 * LIFT_BLOCKS);
+	m.ns = lift_at.ns.ns;
+	m.flags = PROTO_MATCH_ISLAND | PROTO_MATCH_PROMOTE;
+	m.n_tokens = half * LIFT_BT;
+	m.keys = (struct proto_span){ digests + 16 * half, 16 * half };
+	ck_assert_int_eq(world_match(lift_at.c, &m, &rep), PROTO_STATUS_OK);
+	seq = lift_at.c->seq;
+	ck_assert_uint_eq(rep.n_host, half);
+	world_run_until_idle(lift_world);
+	lift_check_event(&lift_at, seq, rep.lease, PROTO_WAIT_LOADED, half, PROTO_REASON_NONE);
+	ck_assert_uint_eq(lift_raised(), LIFT_BLOCKS);
+	scene_extend(&lift_at, rep.lease, &rep);
+	ck_assert_uint_eq(rep.n_device, half);
+	ck_assert_uint_eq(scene_check_fill(&lift_at, rep.runs, 9), half);
+	scene_release(&lift_at, rep.lease, &r);
+	ck_assert_uint_eq(r.hit_host_tokens, half * LIFT_BT);
+	lift_end();
+}
+END_TEST
+
 int main(void)
 {
 	const struct {
@@ -383,6 +424,7 @@ int main(void)
 		{ "handed-over", handed_over },
 		{ "shared-beginning", shared_beginning },
 		{ "joined", joined },
+		{ "rest-of-a-prompt", rest_of_a_prompt },
 	};
 	Suite *s = suite_create("load");
 
