@@ -1,7 +1,7 @@
 /*
  * options.c - the table, and the four sources of values.
  *
- * Each source goes through option_set(), which checks the text and keeps it if no stronger source
+ * Each source goes through prefixd_option_set(), which checks the text and keeps it if no stronger source
  * has spoken.  Fields are filled from the texts that won at the very end, so that there is one
  * place where text becomes a number in force.
  */
@@ -9,7 +9,6 @@
 
 #include "daemon/http.h"
 
-#include <ini.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -116,9 +115,9 @@ static int tenant_add(struct prefixd_options *o, const struct prefixd_tenant *t,
 	return 0;
 }
 
-/* One value from one source.  Return: 0, -EINVAL with why, -ENOMEM. */
-static int option_set(struct prefixd_options *o, const struct prefixd_option *opt, const char *text,
-		      enum prefixd_source source, const char *where, char *why, size_t why_len)
+int prefixd_option_set(struct prefixd_options *o, const struct prefixd_option *opt,
+		       const char *text, enum prefixd_source source, const char *where, char *why,
+		       size_t why_len)
 {
 	size_t id = option_id(opt);
 	struct prefixd_value value;
@@ -217,7 +216,7 @@ static int flags_read(struct prefixd_options *o, int argc, char *const *argv, ch
 			return -EINVAL;
 		}
 		snprintf(where, sizeof(where), "flag --%s", name);
-		r = option_set(o, opt, text, PREFIXD_FROM_FLAG, where, why, why_len);
+		r = prefixd_option_set(o, opt, text, PREFIXD_FROM_FLAG, where, why, why_len);
 		if (r < 0)
 			return r;
 	}
@@ -256,8 +255,8 @@ static int env_read_tenants(struct prefixd_options *o, const struct prefixd_opti
 			return -EINVAL;
 		}
 		snprintf(one, sizeof(one), "%.*s", (int)n, text);
-		r = option_set(o, opt, one, PREFIXD_FROM_ENV, "environment PREFIXD_TENANT", why,
-			       why_len);
+		r = prefixd_option_set(o, opt, one, PREFIXD_FROM_ENV, "environment PREFIXD_TENANT",
+				       why, why_len);
 		if (r < 0)
 			return r;
 		text += n;
@@ -286,135 +285,10 @@ static int env_read(struct prefixd_options *o, char *const *envp, char *why, siz
 		if (opt->type == PREFIXD_TENANT)
 			r = env_read_tenants(o, opt, eq + 1, why, why_len);
 		else
-			r = option_set(o, opt, eq + 1, PREFIXD_FROM_ENV, where, why, why_len);
+			r = prefixd_option_set(o, opt, eq + 1, PREFIXD_FROM_ENV, where, why,
+					       why_len);
 		if (r < 0)
 			return r;
-	}
-	return 0;
-}
-
-/* ---- file ------------------------------------------------------------------------------------ */
-
-struct file_reader {
-	struct prefixd_options *o;
-	FILE *f;
-	const char *path;
-	int line;
-	int seen[PREFIXD_N_OPTIONS]; /* line of the first value */
-	int r;
-	char *why;
-	size_t why_len;
-};
-
-/* inih's source of lines: counts them, and refuses one that inih would cut. */
-static char *file_line(char *str, int num, void *stream)
-{
-	struct file_reader *fr = stream;
-	size_t len;
-
-	if (fr->r < 0)
-		return NULL;
-	memset(str, 1, (size_t)num); /* so that the last byte 0 is the one that ends the line */
-	if (!fgets(str, num, fr->f))
-		return NULL;
-	fr->line++;
-	len = strlen(str);
-	if (memrchr(str, '\0', (size_t)num) != str + len) {
-		snprintf(fr->why, fr->why_len, "%s:%d: has a byte 0; is it a text file, and whole?",
-			 fr->path, fr->line);
-		fr->r = -EINVAL;
-		return NULL;
-	}
-	if (len + 1 >= (size_t)num && str[len - 1] != '\n') {
-		snprintf(fr->why, fr->why_len, "%s:%d: longer than %d bytes", fr->path, fr->line,
-			 num - 2);
-		fr->r = -EINVAL;
-		return NULL;
-	}
-	return str;
-}
-
-static int file_unknown(struct file_reader *fr, const char *section, const char *name)
-{
-	const char *near = prefixd_suggest_option(name);
-	int n = snprintf(fr->why, fr->why_len, "%s:%d: no such key: %s", fr->path, fr->line, name);
-
-	if (n > 0 && (size_t)n < fr->why_len && near) {
-		const struct prefixd_option *opt = prefixd_option_find(near);
-
-		snprintf(fr->why + n, fr->why_len - (size_t)n, "; did you mean %s in [%s]?", near,
-			 opt->section);
-	}
-	return -EINVAL;
-}
-
-/* Return: nonzero goes on, as inih wants it. */
-static int file_key(void *ctx, const char *section, const char *name, const char *value)
-{
-	struct file_reader *fr = ctx;
-	const struct prefixd_option *opt;
-	char where[4200], both[512];
-
-	if (fr->r < 0)
-		return 0;
-	snprintf(where, sizeof(where), "%s:%d", fr->path, fr->line);
-	if (strcmp(section, "tenants") == 0) {
-		opt = &prefixd_options_table[PREFIXD_OPTION_tenant];
-		snprintf(both, sizeof(both), "%s=%s", name, value);
-		value = both;
-	} else {
-		opt = prefixd_option_find(name);
-		if (!opt || opt->type == PREFIXD_TENANT) {
-			fr->r = file_unknown(fr, section, name);
-			return 0;
-		}
-		if (section[0] && strcmp(section, opt->section) != 0) {
-			snprintf(fr->why, fr->why_len, "%s: %s belongs in section [%s], not [%s]",
-				 where, name, opt->section, section);
-			fr->r = -EINVAL;
-			return 0;
-		}
-		if (option_id(opt) == PREFIXD_OPTION_config) {
-			snprintf(fr->why, fr->why_len,
-				 "%s: config cannot be set in the file itself", where);
-			fr->r = -EINVAL;
-			return 0;
-		}
-		if (fr->seen[option_id(opt)]) {
-			snprintf(fr->why, fr->why_len, "%s: %s is set twice, first in line %d",
-				 where, name, fr->seen[option_id(opt)]);
-			fr->r = -EINVAL;
-			return 0;
-		}
-		fr->seen[option_id(opt)] = fr->line;
-	}
-	fr->r = option_set(fr->o, opt, value, PREFIXD_FROM_FILE, where, fr->why, fr->why_len);
-	return fr->r == 0;
-}
-
-static int file_read(struct prefixd_options *o, const char *path, char *why, size_t why_len)
-{
-	struct file_reader fr = { .o = o, .path = path, .why = why, .why_len = why_len };
-	int r;
-
-	fr.f = fopen(path, "re");
-	if (!fr.f) {
-		snprintf(why, why_len, "config: cannot read %s: %s", path, strerror(errno));
-		return -EINVAL;
-	}
-	ini_allow_multiline = false; /* an indented key is a key, not more of the last value */
-	r = ini_parse_stream(file_line, &fr, file_key, &fr);
-	if (fr.r == 0 && ferror(fr.f)) {
-		snprintf(why, why_len, "config: cannot read %s: %s", path, strerror(errno));
-		fr.r = -EINVAL;
-	}
-	fclose(fr.f);
-	if (fr.r < 0)
-		return fr.r;
-	if (r != 0) {
-		snprintf(why, why_len, "%s:%d: not a [section], a key = value or a # comment", path,
-			 r);
-		return -EINVAL;
 	}
 	return 0;
 }
@@ -565,7 +439,8 @@ static int sources_read(struct prefixd_options *o, int argc, char *const *argv, 
 	for (size_t i = 0; i < PREFIXD_N_OPTIONS; i++) {
 		const struct prefixd_option *opt = &prefixd_options_table[i];
 
-		r = option_set(o, opt, opt->def, PREFIXD_FROM_DEFAULT, "default", why, why_len);
+		r = prefixd_option_set(o, opt, opt->def, PREFIXD_FROM_DEFAULT, "default", why,
+				       why_len);
 		if (r < 0)
 			return r;
 	}
@@ -576,7 +451,7 @@ static int sources_read(struct prefixd_options *o, int argc, char *const *argv, 
 	if (r < 0)
 		return r;
 	if (o->values[PREFIXD_OPTION_config].text[0]) {
-		r = file_read(o, o->values[PREFIXD_OPTION_config].text, why, why_len);
+		r = prefixd_options_file(o, o->values[PREFIXD_OPTION_config].text, why, why_len);
 		if (r < 0)
 			return r;
 	}

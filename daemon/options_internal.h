@@ -1,5 +1,5 @@
 /*
- * options_internal.h - shared by the three files of the options, and their tests.
+ * options_internal.h - shared by the files of the options, and their tests.
  */
 #pragma once
 
@@ -17,6 +17,17 @@ struct prefixd_value {
  */
 radix_nodiscard int prefixd_option_parse(const struct prefixd_option *opt, const char *text,
 					 struct prefixd_value *ret, char *why, size_t why_len);
+
+/*
+ * One value from one source; a stronger source's stays.  Return: 0, -EINVAL with a sentence in `why`
+ * that begins with `where`, -ENOMEM.
+ */
+radix_nodiscard int prefixd_option_set(struct prefixd_options *o, const struct prefixd_option *opt,
+				       const char *text, enum prefixd_source source,
+				       const char *where, char *why, size_t why_len);
+/* All values of a file.  Return: 0, -EINVAL with a sentence, -ENOMEM. */
+radix_nodiscard int prefixd_options_file(struct prefixd_options *o, const char *path, char *why,
+					 size_t why_len);
 
 /* The table's row of that name, or NULL. */
 const struct prefixd_option *prefixd_option_find(const char *name);

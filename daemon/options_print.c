@@ -3,7 +3,9 @@
  */
 #include "daemon/options_internal.h"
 
-#define COLUMNS 80
+#define COLUMNS    80
+#define LINE_VALUE 120 /* bytes of a value in one line; inih takes 198 in all */
+#define LINE_USERS 6
 
 const char *prefixd_options_show(const struct prefixd_options *o, enum prefixd_option_id id)
 {
@@ -29,6 +31,38 @@ static void section_print(const char *last, const char *section, FILE *f)
 		fprintf(f, "%s[%s]\n", last ? "\n" : "", section);
 }
 
+/* So that the file's reader gives the same text back: see options_file.c. */
+static void value_print(const char *name, const char *text, FILE *f)
+{
+	size_t len = strlen(text);
+	bool blanks = len > 0 &&
+		      (strchr(" \t\v\f\r", text[0]) || strchr(" \t\v\f\r", text[len - 1]));
+
+	if (len <= LINE_VALUE && !blanks && text[0] != '"') {
+		fprintf(f, "%s = %s\n", name, text);
+		return;
+	}
+	fprintf(f, "%s = \"%.*s\"\n", name, LINE_VALUE, text);
+	for (; len > LINE_VALUE; len = strlen(text)) {
+		text += LINE_VALUE;
+		fprintf(f, "%s+ = \"%.*s\"\n", name, LINE_VALUE, text);
+	}
+}
+
+/* A name that comes again adds users. */
+static void tenant_lines_print(const struct prefixd_tenant *t, FILE *f)
+{
+	struct prefixd_tenant part = *t;
+	char who[16 * LINE_USERS];
+
+	for (uint32_t i = 0; i == 0 || (!t->any_uid && i < t->n_uids); i += LINE_USERS) {
+		part.n_uids = t->n_uids - i < LINE_USERS ? t->n_uids - i : LINE_USERS;
+		memcpy(part.uids, t->uids + i, part.n_uids * sizeof(part.uids[0]));
+		prefixd_tenant_print(&part, who, sizeof(who));
+		fprintf(f, "%s = %s\n", t->name, who);
+	}
+}
+
 void prefixd_options_print(const struct prefixd_options *o, FILE *f)
 {
 	const char *section = NULL;
@@ -44,17 +78,11 @@ void prefixd_options_print(const struct prefixd_options *o, FILE *f)
 			continue;
 		}
 		fprintf(f, "# %s\n", o->values[i].where);
-		if (opt->type != PREFIXD_TENANT) {
-			fprintf(f, "%s = %s\n", opt->name,
-				prefixd_options_show(o, (enum prefixd_option_id)i));
-			continue;
-		}
-		for (uint32_t t = 0; t < o->n_tenants; t++) {
-			char who[16 * 16];
-
-			prefixd_tenant_print(&o->tenants[t], who, sizeof(who));
-			fprintf(f, "%s = %s\n", o->tenants[t].name, who);
-		}
+		if (opt->type != PREFIXD_TENANT)
+			value_print(opt->name, prefixd_options_show(o, (enum prefixd_option_id)i),
+				    f);
+		for (uint32_t t = 0; opt->type == PREFIXD_TENANT && t < o->n_tenants; t++)
+			tenant_lines_print(&o->tenants[t], f);
 	}
 }
 

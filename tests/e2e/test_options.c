@@ -449,6 +449,15 @@ static const struct {
 	{ "just words\n", ":1: not a [section]" },
 	{ "[daemon]\nconfig = x\n", ":2: config cannot be set in the file itself" },
 	{ "[tenants]\nred = nobody\n", ":2: tenant: red: 'nobody' is not any and not uid:N" },
+	{ "naming-key-file = \"x\n", ":1: a quotation mark begins the value and none ends it" },
+	{ "naming-key-file = \"\n", ":1: a quotation mark begins the value and none ends it" },
+	{ "naming-key-file+ = x\n", ":1: naming-key-file+ goes on with a value that does not" },
+	{ "naming-key-file = x\npool-blocks+ = 5\n", ":2: pool-blocks+ goes on with a value that" },
+	{ "naming-key-file = x\n[tenants]\na = any\n[daemon]\nnaming-key-file+ = y\n",
+	  ":5: naming-key-file+ goes on" },
+	{ "pool-blocks = 5\npool-blocks+ = x\nmax-keys = 64\n",
+	  ":1: pool-blocks: '5x' is not a number" },
+	{ "pool-blocks = five\njust words\n", ":1: pool-blocks: 'five' is not a number" },
 	{ "[memory]\n  pool-blocks = 5\n  pool-block = 5\n", ":3: no such key: pool-block" },
 	{ "socket = "
 	  "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
@@ -522,18 +531,12 @@ static char *printed(const struct prefixd_options *o)
 
 /* What --print-config says, read as a file, gives the same values: the print of it is the same but
  * for where each value came from. */
-START_TEST(print_config_round_trip)
+static void round_trip(char **args)
 {
 	struct prefixd_options *a = NULL, *b = NULL;
 	char flag[128], *first;
 
-	ck_assert_msg(
-		load(&a,
-		     ARGS(S("--socket=/s/x.sock"), S("--pool-blocks=123"), S("--pool-bytes=8GiB"),
-			  S("--op-id-age=90s"), S("--tenant=a=uid:1,uid:2"), S("--tenant=b=any"),
-			  S("--socket-mode=0600")),
-		     NULL) == 0,
-		"%s", why);
+	ck_assert_msg(load(&a, args, NULL) == 0, "%s", why);
 	first = printed(a);
 	file_write(first);
 	snprintf(flag, sizeof(flag), "--config=%s", file_path);
@@ -546,6 +549,65 @@ START_TEST(print_config_round_trip)
 	free(first);
 	prefixd_options_free(a);
 	prefixd_options_free(b);
+	file_remove();
+}
+
+START_TEST(print_config_round_trip)
+{
+	round_trip(ARGS(S("--socket=/s/x.sock"), S("--pool-blocks=123"), S("--pool-bytes=8GiB"),
+			S("--op-id-age=90s"), S("--tenant=a=uid:1,uid:2"), S("--tenant=b=any"),
+			S("--socket-mode=0600")));
+}
+END_TEST
+
+/* Blanks at the ends of a value, quotation marks, and lengths around what a line holds. */
+START_TEST(print_config_keeps_every_byte)
+{
+	static const char *const texts[] = { " x",      "x ",  "  ",    "\tx\v", "\"x\"",
+					     "\"x",     "x\"", "\" \"", "\"\"",  "\"",
+					     "a = \"b", "#x",  "[x]",   "x+",    ":x" };
+	char flag[4200];
+
+	for (size_t i = 0; i < radix_array_size(texts); i++) {
+		snprintf(flag, sizeof(flag), "--naming-key-file=%s", texts[i]);
+		round_trip(ARGS(flag));
+	}
+	for (size_t n = 100; n <= 4095; n = n < 260 ? n + 1 : n * 4 / 3) {
+		int at = snprintf(flag, sizeof(flag), "--naming-key-file=");
+
+		for (size_t k = 0; k < n; k++)
+			flag[at++] = " \"x"[k % 7 < 2 ? k % 7 : 2];
+		flag[at] = '\0';
+		round_trip(ARGS(flag));
+	}
+	round_trip(ARGS(S("--tenant=a-name-of-sixty-three-bytes-xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx"
+			  "=uid:4294967294,uid:4294967293,uid:4294967292,uid:4294967291,"
+			  "uid:4294967290,uid:4294967289,uid:4294967288,uid:4294967287,"
+			  "uid:4294967286,uid:4294967285,uid:4294967284,uid:4294967283,"
+			  "uid:4294967282,uid:4294967281,uid:4294967280,uid:4294967279"),
+			S("--tenant=b=any")));
+}
+END_TEST
+
+/* The same written by hand; and a comment, which may be as long as it likes. */
+START_TEST(values_in_parts)
+{
+	struct prefixd_options *o = NULL;
+	char flag[128], text[1024];
+	size_t n;
+
+	n = (size_t)snprintf(text, sizeof(text), "  # %0500d\n", 7);
+	snprintf(text + n, sizeof(text) - n,
+		 "naming-key-file = \"/a b \"\nnaming-key-file+ = /c\n"
+		 "naming-key-file+ = \" d\"\npool-blocks = 5\n");
+	file_write(text);
+	snprintf(flag, sizeof(flag), "--config=%s", file_path);
+	ck_assert_msg(load(&o, ARGS(flag), NULL) == 0, "%s", why);
+	ck_assert_str_eq(o->values[PREFIXD_OPTION_naming_key_file].text, "/a b /c d");
+	snprintf(text, sizeof(text), "%s:2", file_path);
+	ck_assert_str_eq(o->values[PREFIXD_OPTION_naming_key_file].where, text);
+	ck_assert_uint_eq(o->pool_blocks, 5);
+	prefixd_options_free(o);
 }
 END_TEST
 
@@ -610,6 +672,8 @@ static Suite *suite(void)
 	tcase_add_loop_test(tc, configuration_file_with_zeroes, 0, 4);
 	tcase_add_test(tc, missing_configuration_file);
 	tcase_add_test(tc, print_config_round_trip);
+	tcase_add_test(tc, print_config_keeps_every_byte);
+	tcase_add_test(tc, values_in_parts);
 	tcase_add_test(tc, help_is_complete_and_narrow);
 	tcase_add_test(tc, table_is_sound);
 	suite_add_tcase(s, tc);
