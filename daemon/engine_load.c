@@ -3,9 +3,9 @@
  *
  * What it guarantees.  A load takes device slots only for moves that begin in the same step, and
  * holds none while it waits.  Its blocks become device copies in path order, so that what has come
- * up is always a prefix of what is wanted; the lease's hold keeps it there.  No block is fetched twice at a time: of loads that want the same block one brings it, and
- * the others go on behind it.  A load of a lease that began ends by one EVENT, or silently with the
- * lease, its RESERVE, or its socket.
+ * up is always a prefix of what is wanted; the lease's hold keeps it there.  No block is fetched
+ * twice at a time: of loads that want the same block one brings it, and the others go on behind it.
+ * A load of a lease ends by one EVENT, or silently with the lease, its RESERVE, or its socket.
  *
  * What it relies on.  Each move is answered.  Paths form a tree: loads that share any block share
  * the first one that is still to come, and that one alone is compared.

@@ -284,7 +284,10 @@ enum {
 	BLOB(parent, PROTO_DIGEST_MAX)                                  \
 	BLOB(keys, PROTO_MAX_FRAME_LIMIT) /* further keys */            \
 	BLOB(tail, PROTO_MAX_FRAME_LIMIT)
-/* EXTEND's reply is MATCH's; counts and runs are of the blocks that this call added. */
+/*
+ * EXTEND's reply is MATCH's; n_device and runs are of the blocks that this call added, n_host and
+ * n_redis of all that lies behind the path then.
+ */
 
 #define PROTO_RESERVE_REQ_FIELDS(U8, U16, U32, U64, ID, STR, BLOB, RUNS) \
 	ID(op_id)                                                        \
