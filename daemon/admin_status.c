@@ -302,21 +302,48 @@ static void redis_put(struct prefixd_server *s, struct prefixd_admin_reply *r)
 #undef X
 }
 
-/* How long turns of the loop kept others waiting. */
-static void loop_put(struct prefixd_server *s, struct prefixd_admin_reply *r)
+static void histogram_put(struct prefixd_admin_reply *r, json_t *obj, const char *name,
+			  const struct prefixd_histogram *h)
 {
-	const struct prefixd_histogram *h = &s->measures.turn;
-	json_t *j = prefixd_admin_object(r, r->root, "loop");
+	json_t *j = prefixd_admin_object(r, obj, name);
 	uint64_t n = 0;
 
 	for (size_t i = 0; i <= PREFIXD_N_BUCKETS; i++)
 		n += h->n[i];
-	prefixd_admin_put_u64(r, j, "turns", n);
+	prefixd_admin_put_u64(r, j, "n", n);
 	prefixd_admin_put_real(r, j, "mean_us", n ? (double)h->sum_ns / (double)n / 1e3 : 0);
 	prefixd_admin_put_real(r, j, "p50_us", prefixd_histogram_at(h, 0.5) / 1e3);
 	prefixd_admin_put_real(r, j, "p99_us", prefixd_histogram_at(h, 0.99) / 1e3);
 	prefixd_admin_put_real(r, j, "p999_us", prefixd_histogram_at(h, 0.999) / 1e3);
 	prefixd_admin_put_real(r, j, "max_us", (double)h->max_ns / 1e3);
+}
+
+/* How long turns of the loop kept others waiting, and how much of that they computed. */
+static void loop_put(struct prefixd_server *s, struct prefixd_admin_reply *r)
+{
+	json_t *j = prefixd_admin_object(r, r->root, "loop");
+
+	histogram_put(r, j, "turns", &s->measures.turn);
+	histogram_put(r, j, "cpu", &s->measures.turn_cpu);
+}
+
+static void helper_put(struct prefixd_admin_reply *r, json_t *obj, const char *name,
+		       const struct prefixd_helper_info *info)
+{
+	json_t *j = prefixd_admin_object(r, obj, name);
+
+	prefixd_admin_put_u64(r, j, "waiting", info->waiting);
+	prefixd_admin_put_real(r, j, "heartbeat_age_s", (double)info->beat_age_ns / 1e9);
+}
+
+static void helpers_put(struct prefixd_server *s, struct prefixd_admin_reply *r)
+{
+	json_t *all = prefixd_admin_object(r, r->root, "helpers");
+	struct prefixd_helper_info copy, redis;
+
+	prefixd_server_helpers(s, prefixd_now_ns(), &copy, &redis);
+	helper_put(r, all, "copy", &copy);
+	helper_put(r, all, "redis", &redis);
 }
 
 void prefixd_admin_status(struct prefixd_server *s, const json_t *args,
@@ -354,6 +381,7 @@ void prefixd_admin_status(struct prefixd_server *s, const json_t *args,
 	host_put(r, &sums);
 	redis_put(s, r);
 	loop_put(s, r);
+	helpers_put(s, r);
 }
 
 static uint64_t moves_sum(const struct sums *sums, bool down)

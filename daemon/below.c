@@ -17,6 +17,15 @@ bool prefixd_server_redis(const struct prefixd_server *s, struct prefixd_redis_s
 	return true;
 }
 
+void prefixd_server_carrier(const struct prefixd_server *s, struct prefixd_carrier_stats *ret)
+{
+	const struct prefixd_carrier *c = prefixd_tiers_carrier(s);
+
+	*ret = (struct prefixd_carrier_stats){ 0 };
+	if (c)
+		prefixd_carrier_stats(c, ret);
+}
+
 static void helper_get(const struct prefixd_helper *h, uint64_t now_ns,
 		       struct prefixd_helper_info *ret)
 {

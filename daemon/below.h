@@ -5,12 +5,16 @@
  */
 #pragma once
 
+#include "daemon/carrier.h"
 #include "daemon/redis.h"
 
 struct prefixd_server;
 
 /* False, and zeroes, where no Redis is configured. */
 bool prefixd_server_redis(const struct prefixd_server *s, struct prefixd_redis_stats *ret);
+
+/* Zeroes where it does not run. */
+void prefixd_server_carrier(const struct prefixd_server *s, struct prefixd_carrier_stats *ret);
 
 struct prefixd_helper_info {
 	uint64_t waiting;     /* requests */

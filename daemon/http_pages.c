@@ -81,6 +81,8 @@ static void below_gather(struct prefixd_server *s, uint64_t now, struct prefixd_
 				 snap->redis.breaker == PREFIXD_BREAKER_CLOSED;
 		snap->redis_breaker[snap->redis.breaker] = 1;
 	}
+	prefixd_server_carrier(s, &snap->carrier);
+	snap->device_lost = snap->carrier.lost;
 	prefixd_server_helpers(s, now, &copy, &redis);
 	snap->copy_waiting = copy.waiting;
 	snap->copy_beat_age_ns = copy.beat_age_ns;

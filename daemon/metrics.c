@@ -71,13 +71,6 @@ void prefixd_measure_request(struct prefixd_measures *m, uint16_t op, uint64_t n
 	prefixd_histogram_add(&m->request[i], ns);
 }
 
-void prefixd_measure_move(struct prefixd_measures *m, enum radix_tier from, enum radix_tier to,
-			  uint64_t ns)
-{
-	radix_assert(from < RADIX_N_TIERS && to < RADIX_N_TIERS);
-	prefixd_histogram_add(&m->move[from][to], ns);
-}
-
 /* ---- text ------------------------------------------------------------------------------------ */
 
 struct writer {

@@ -14,6 +14,7 @@
  */
 #pragma once
 
+#include "daemon/carrier.h"
 #include "daemon/engine.h"
 #include "daemon/reasons.h"
 #include "daemon/redis.h"
@@ -64,7 +65,6 @@ struct prefixd_measures {
 	struct prefixd_histogram request[PREFIXD_METRIC_N_OPS];
 	struct prefixd_histogram turn;
 	struct prefixd_histogram turn_cpu; /* of it, the processor time of the loop's thread */
-	struct prefixd_histogram move[RADIX_N_TIERS][RADIX_N_TIERS]; /* from, to */
 	/* connections, counted where they end or are turned away; what the engine turns away is in
 	 * its counters, refused_... */
 	uint64_t closed[PREFIXD_CLOSED_N];
@@ -76,10 +76,6 @@ void prefixd_histogram_add(struct prefixd_histogram *h, uint64_t ns);
 double prefixd_histogram_at(const struct prefixd_histogram *h, double p);
 /* One request of operation number `op`, as its header has it. */
 void prefixd_measure_request(struct prefixd_measures *m, uint16_t op, uint64_t ns);
-
-/* One move of a block between tiers, from its decision to its end. */
-void prefixd_measure_move(struct prefixd_measures *m, enum radix_tier from, enum radix_tier to,
-			  uint64_t ns);
 
 /* Everything that one scrape tells; times in nanoseconds, sizes in bytes. */
 struct prefixd_snapshot {
@@ -102,6 +98,8 @@ struct prefixd_snapshot {
 
 	struct prefixd_redis_stats redis; /* zeroes without one */
 	uint64_t redis_up, redis_breaker[3];
+	struct prefixd_carrier_stats carrier;
+	uint64_t device_lost;
 	uint64_t copy_waiting, redis_waiting; /* requests of the helpers */
 	uint64_t copy_beat_age_ns, redis_beat_age_ns;
 

@@ -78,6 +78,14 @@ static const struct prefixd_series redis_bad_values[] = {
 #undef X
 };
 
+static const struct prefixd_series copy_operations[] = {
+#define X(sym, text)                                                   \
+	{ text, "done", AT(carrier.ops[PREFIXD_CARRIER_##sym].done) }, \
+		{ text, "failed", AT(carrier.ops[PREFIXD_CARRIER_##sym].failed) },
+	PREFIXD_CARRIER_OPS(X)
+#undef X
+};
+
 static const struct prefixd_series breaker_states[] = {
 #define X(sym, text) { text, NULL, AT(redis_breaker[PREFIXD_BREAKER_##sym]) },
 	PREFIXD_BREAKER_STATES(X)
@@ -179,13 +187,6 @@ const struct prefixd_family prefixd_metric_families[] = {
 	  UP(moved), .help = "Blocks brought up to the device." },
 	{ "prefixd_promoted_bytes_total", PREFIXD_COUNTER, .label = "from", .label2 = "to",
 	  UP(moved_bytes), .help = "Payload of them." },
-	{ "prefixd_transfer_duration_seconds", PREFIXD_HISTOGRAM, .label = "from", .label2 = "to",
-	  MANY({ "device", "host", AT(measures.move[DEVICE][HOST]) },
-	       { "device", "redis", AT(measures.move[DEVICE][REDIS]) },
-	       { "host", "redis", AT(measures.move[HOST][REDIS]) },
-	       { "host", "device", AT(measures.move[HOST][DEVICE]) },
-	       { "redis", "device", AT(measures.move[REDIS][DEVICE]) }),
-	  .help = "Time from the decision to move a block until it was there or was given up." },
 	{ "prefixd_moves_failed_total", PREFIXD_COUNTER, ONE(counters.moves_failed),
 	  .help = "Moves between tiers that did not end well." },
 	{ "prefixd_corrupt_blocks_total", PREFIXD_COUNTER, ONE(counters.corrupt_blocks),
@@ -256,6 +257,18 @@ const struct prefixd_family prefixd_metric_families[] = {
 	{ "prefixd_helper_heartbeat_age_seconds", PREFIXD_GAUGE, PREFIXD_SECONDS, .label = "helper",
 	  MANY({ "copy", NULL, AT(copy_beat_age_ns) }, { "redis", NULL, AT(redis_beat_age_ns) }),
 	  .help = "Since the thread last said that it is alive; 0 where there is none." },
+	{ "prefixd_copy_operations_total", PREFIXD_COUNTER, .label = "op", .label2 = "result",
+	  TABLE(copy_operations),
+	  .help = "What the thread that copies was asked for: blocks between device and host "
+		  "memory, memory of pools made and given back." },
+	{ "prefixd_copy_jobs_total", PREFIXD_COUNTER, ONE(carrier.jobs),
+	  .help = "Copies handed to the device: runs of blocks, not blocks." },
+	{ "prefixd_copy_bytes_total", PREFIXD_COUNTER, ONE(carrier.bytes),
+	  .help = "Payload of them." },
+	{ "prefixd_copy_corrupt_total", PREFIXD_COUNTER, ONE(carrier.corrupt),
+	  .help = "Blocks whose checksum was wrong when they were copied." },
+	{ "prefixd_device_lost", PREFIXD_GAUGE, ONE(device_lost),
+	  .help = "1 once the device is gone." },
 	/* ---- space ---- */
 	{ "prefixd_pools", PREFIXD_GAUGE, ONE(pools),
 	  .help = "Pools: one for each size of block." },
@@ -332,6 +345,8 @@ const struct prefixd_family prefixd_metric_families[] = {
 	{ "prefixd_loop_iteration_seconds", PREFIXD_HISTOGRAM, ONE(measures.turn),
 	  .help = "Time that one turn of the loop kept others waiting, from the first event that "
 		  "was decided to the next wait." },
+	{ "prefixd_loop_cpu_seconds", PREFIXD_HISTOGRAM, ONE(measures.turn_cpu),
+	  .help = "Processor time of one turn of the loop." },
 	/* ---- health ---- */
 	{ "prefixd_draining", PREFIXD_GAUGE, ONE(draining),
 	  .help = "1 from the signal or request to stop on: no new work is taken." },

@@ -243,7 +243,7 @@ static void print_tiers(const struct replay_report *report, FILE *out)
 
 	if (s->below_blocks) {
 		fprintf(out,
-			"  of these by tier      %.2f %% device, %.2f %% host, %.2f %% redis\n",
+			"  hits by tier          %.2f %% device, %.2f %% host, %.2f %% redis\n",
 			100 * ratio(s->hit_device_tokens, s->queried_tokens),
 			100 * ratio(s->hit_host_tokens, s->queried_tokens),
 			100 * ratio(s->hit_redis_tokens, s->queried_tokens));
@@ -269,7 +269,7 @@ static void print_blocks(const struct replay_report *report, FILE *out)
 	char a[32], b[32], c[32], d[32];
 
 	fprintf(out, "  blocks hit            %s, of which %s compared byte for byte (%.2f GB)\n",
-		grouped(s->hit_blocks, a), grouped(s->blocks_verified, b),
+		grouped(s->hit_blocks + s->pending_blocks, a), grouped(s->blocks_verified, b),
 		(double)s->bytes_read * 1e-9);
 	fprintf(out,
 		"  blocks stored         %s (%.2f GB); stored by two at once: %s; no room: %s "

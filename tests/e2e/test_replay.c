@@ -9,6 +9,7 @@
 #include "clients/replay/workload.h"
 #include "tests/e2e/harness.h"
 #include "tests/e2e/naive_lru.h"
+#include "tests/e2e/replay_kit.h"
 #include "tests/lib/run.h"
 
 #include <check.h>
@@ -20,123 +21,6 @@
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-#define BLOCK_BYTES \
-	512u /* small: what is tested is which blocks are hit, and that all are compared */
-
-static struct e2e_daemon daemon_;
-
-static const char *replay_binary(void)
-{
-	return getenv("PREFIXD_REPLAY_BIN");
-}
-
-static void start(uint64_t pool_blocks)
-{
-	char blocks[24];
-	const char *args[] = { "--pool-blocks", blocks, "--watermark", "0", NULL };
-
-	(void)snprintf(blocks, sizeof(blocks), "%llu", (unsigned long long)pool_blocks);
-	ck_assert_int_eq(e2e_daemon_init(&daemon_), 0);
-	ck_assert_int_eq(e2e_daemon_start(&daemon_, args), 0);
-}
-
-static void stop(void)
-{
-	e2e_daemon_free(&daemon_);
-}
-
-/* A file in the daemon's directory, which goes with it. */
-static void file_name(char *out, size_t len, const char *name)
-{
-	(void)snprintf(out, len, "%s/%s", daemon_.dir, name);
-}
-
-/*
- * Runs prefixd-replay with `words` (separated by blanks) against the daemon.  Return: its JSON, for
- * the caller to release; its exit status in *ret_status.
- */
-static json_t *replay(const char *words, int *ret_status)
-{
-	char json_path[128], hits_path[128], line[1024];
-	const char *argv[40];
-	char out[4096] = "";
-	size_t n = 0;
-	char *save;
-	json_t *json;
-
-	file_name(json_path, sizeof(json_path), "json");
-	file_name(hits_path, sizeof(hits_path), "hits");
-	(void)snprintf(line, sizeof(line),
-		       "%s --socket %s --block-bytes %u --progress off --json %s --hits %s %s",
-		       replay_binary(), daemon_.socket, BLOCK_BYTES, json_path, hits_path, words);
-	for (char *word = strtok_r(line, " ", &save); word; word = strtok_r(NULL, " ", &save))
-		argv[n++] = word;
-	argv[n] = NULL;
-	*ret_status = e2e_run(argv, out, sizeof(out));
-	json = json_load_file(json_path, 0, NULL);
-	ck_assert_msg(json != NULL, "no JSON; prefixd-replay said: %s", out);
-	return json;
-}
-
-static uint64_t number(const json_t *json, const char *name)
-{
-	const json_t *value = json_object_get(json, name);
-
-	ck_assert_msg(json_is_integer(value), "no number %s", name);
-	return (uint64_t)json_integer_value(value);
-}
-
-static uint64_t device_hit_tokens(const json_t *json)
-{
-	return number(json_object_get(json, "hit_tokens"), "device");
-}
-
-/* What every good replay has. */
-static void check_good(const json_t *json, int status)
-{
-	const char *error = json_string_value(json_object_get(json, "first_error"));
-
-	ck_assert_msg(status == 0, "exit status %d: %s", status, error ? error : "no error named");
-	ck_assert_uint_eq(number(json, "blocks_corrupt"), 0);
-	ck_assert_uint_eq(number(json, "errors"), 0);
-	ck_assert_uint_eq(number(json, "blocks_verified"),
-			  number(json, "hit_blocks") + number(json, "pending_blocks"));
-	ck_assert_uint_eq(number(json, "bytes_read"),
-			  number(json, "blocks_verified") * BLOCK_BYTES);
-}
-
-static uint64_t counter(const json_t *status, const char *name)
-{
-	return number(json_object_get(status, "counters"), name);
-}
-
-static json_t *daemon_status(void)
-{
-	char *text = e2e_admin(&daemon_, "{\"op\": \"status\"}");
-	json_t *json = json_loads(text, 0, NULL);
-
-	ck_assert_ptr_nonnull(json);
-	pfx_free_string(text);
-	return json;
-}
-
-static void check_hits_file(const uint32_t *want, size_t n)
-{
-	char path[128], line[32];
-	FILE *file;
-
-	file_name(path, sizeof(path), "hits");
-	file = fopen(path, "re");
-	ck_assert_ptr_nonnull(file);
-	for (size_t i = 0; i < n; i++) {
-		ck_assert_ptr_nonnull(fgets(line, sizeof(line), file));
-		ck_assert_msg(strtoul(line, NULL, 10) == want[i],
-			      "request %zu: hit %lu blocks, exact leaf LRU %u", i,
-			      strtoul(line, NULL, 10), want[i]);
-	}
-	ck_assert_int_eq(fclose(file), 0);
-}
 
 /* ---- exactness ------------------------------------------------------------------------------- */
 
@@ -159,21 +43,23 @@ static void exact(enum replay_workload kind, const char *name, const char *more)
 			int status;
 
 			replay_lru_run(t, capacities[i], want, &lru);
-			start(capacities[i]);
+			replay_start_pool(capacities[i]);
 			(void)snprintf(words, sizeof(words),
 				       "--workload %s --seed 11 --requests 500 --workers %d %s",
 				       name, workers, more);
-			json = replay(words, &status);
-			check_good(json, status);
-			check_hits_file(want, t->n_requests);
-			ck_assert_uint_eq(number(json, "requests"), t->n_requests);
-			ck_assert_uint_eq(device_hit_tokens(json), lru.hit_tokens);
-			ck_assert_uint_eq(number(json, "hit_blocks"), lru.hit_blocks);
-			ck_assert_uint_eq(number(json, "queried_tokens"), lru.queried_tokens);
-			ck_assert_uint_eq(number(json, "blocks_committed"), lru.stored_blocks);
-			ck_assert_uint_eq(number(json, "blocks_duplicate"), 0);
+			json = replay_call(words, &status);
+			replay_check_good(json, status);
+			replay_check_hits(want, t->n_requests);
+			ck_assert_uint_eq(replay_number(json, "requests"), t->n_requests);
+			ck_assert_uint_eq(replay_hit_tokens(json, "device"), lru.hit_tokens);
+			ck_assert_uint_eq(replay_number(json, "hit_blocks"), lru.hit_blocks);
+			ck_assert_uint_eq(replay_number(json, "queried_tokens"),
+					  lru.queried_tokens);
+			ck_assert_uint_eq(replay_number(json, "blocks_committed"),
+					  lru.stored_blocks);
+			ck_assert_uint_eq(replay_number(json, "blocks_duplicate"), 0);
 			json_decref(json);
-			stop();
+			replay_stop();
 		}
 	free(want);
 	replay_trace_free(t);
@@ -220,15 +106,15 @@ START_TEST(exact_by_definition)
 		json_t *json;
 		int status;
 
-		start(capacity);
-		json = replay("--workload chat --seed 5 --requests 120 --block-tokens 4096 "
-			      "--workers 3",
-			      &status);
-		check_good(json, status);
-		check_hits_file(want, t->n_requests);
-		ck_assert_uint_eq(device_hit_tokens(json), tokens);
+		replay_start_pool(capacity);
+		json = replay_call("--workload chat --seed 5 --requests 120 --block-tokens 4096 "
+				   "--workers 3",
+				   &status);
+		replay_check_good(json, status);
+		replay_check_hits(want, t->n_requests);
+		ck_assert_uint_eq(replay_hit_tokens(json, "device"), tokens);
 		json_decref(json);
-		stop();
+		replay_stop();
 	}
 	free(want);
 	replay_trace_free(t);
@@ -243,21 +129,21 @@ START_TEST(concurrent_workers_read_what_others_wrote)
 	json_t *json;
 	int status;
 
-	start(pools[_i]);
-	json = replay(_i == 1 ? "--workload agent --seed 3 --requests 600 --workers 4 "
-				"--order concurrent --single-flight off"
-			      : "--workload agent --seed 3 --requests 600 --workers 4 "
-				"--order concurrent",
-		      &status);
-	check_good(json, status);
+	replay_start_pool(pools[_i]);
+	json = replay_call(_i == 1 ? "--workload agent --seed 3 --requests 600 --workers 4 "
+				     "--order concurrent --single-flight off"
+				   : "--workload agent --seed 3 --requests 600 --workers 4 "
+				     "--order concurrent",
+			   &status);
+	replay_check_good(json, status);
 	/* With room for everything, nothing is computed twice; without waiting much is. */
-	ck_assert(_i != 2 || number(json, "blocks_duplicate") == 0);
-	ck_assert(_i != 2 || number(json, "hit_pending_tokens") > 0);
-	ck_assert(_i != 1 || number(json, "hit_pending_tokens") == 0);
-	ck_assert_uint_eq(number(json, "requests"), 600);
-	ck_assert_uint_gt(number(json, "hit_blocks"), 1000);
+	ck_assert(_i != 2 || replay_number(json, "blocks_duplicate") == 0);
+	ck_assert(_i != 2 || replay_number(json, "hit_pending_tokens") > 0);
+	ck_assert(_i != 1 || replay_number(json, "hit_pending_tokens") == 0);
+	ck_assert_uint_eq(replay_number(json, "requests"), 600);
+	ck_assert_uint_gt(replay_number(json, "hit_blocks"), 1000);
 	json_decref(json);
-	stop();
+	replay_stop();
 }
 END_TEST
 
@@ -267,20 +153,20 @@ START_TEST(contents_outlive_their_writers)
 	json_t *json;
 	int status;
 
-	start(20000);
-	json = replay("--workload rag --seed 3 --requests 200 --workers 2", &status);
-	check_good(json, status);
+	replay_start_pool(20000);
+	json = replay_call("--workload rag --seed 3 --requests 200 --workers 2", &status);
+	replay_check_good(json, status);
 	json_decref(json);
-	json = replay("--workload rag --seed 3 --requests 200 --workers 2", &status);
-	check_good(json, status);
-	ck_assert_uint_eq(device_hit_tokens(json), number(json, "queried_tokens"));
-	ck_assert_uint_eq(number(json, "blocks_committed"), 0);
+	json = replay_call("--workload rag --seed 3 --requests 200 --workers 2", &status);
+	replay_check_good(json, status);
+	ck_assert_uint_eq(replay_hit_tokens(json, "device"), replay_number(json, "queried_tokens"));
+	ck_assert_uint_eq(replay_number(json, "blocks_committed"), 0);
 	json_decref(json);
-	json = replay("--workload rag --seed 4 --requests 200 --workers 2", &status);
-	check_good(json, status);
-	ck_assert_uint_lt(device_hit_tokens(json), number(json, "queried_tokens"));
+	json = replay_call("--workload rag --seed 4 --requests 200 --workers 2", &status);
+	replay_check_good(json, status);
+	ck_assert_uint_lt(replay_hit_tokens(json, "device"), replay_number(json, "queried_tokens"));
 	json_decref(json);
-	stop();
+	replay_stop();
 }
 END_TEST
 
@@ -295,26 +181,26 @@ START_TEST(each_corrupt_block_is_reported)
 	json_t *json;
 	int status;
 
-	start(4000);
-	json = replay("--workload chat --requests 50 --workers 2", &status);
-	check_good(json, status);
+	replay_start_pool(4000);
+	json = replay_call("--workload chat --requests 50 --workers 2", &status);
+	replay_check_good(json, status);
 	json_decref(json);
-	client = e2e_connect(&daemon_);
-	ns = e2e_open(client, "saboteur", BLOCK_BYTES); /* the same pool */
+	client = e2e_connect(&replay_daemon);
+	ns = e2e_open(client, "saboteur", REPLAY_BLOCK_BYTES); /* the same pool */
 	ck_assert_int_eq(pfx_namespace_get(ns, &info), PFX_OK);
 	for (uint32_t slot = 0; slot < info.n_slots; slot++) {
 		uint8_t *block = pfx_slot(ns, slot);
 
-		block[(slot * 7u) % BLOCK_BYTES] ^= 4;
+		block[(slot * 7u) % REPLAY_BLOCK_BYTES] ^= 4;
 	}
-	json = replay("--workload chat --requests 50 --workers 2", &status);
+	json = replay_call("--workload chat --requests 50 --workers 2", &status);
 	ck_assert_int_eq(status, 1);
-	ck_assert_uint_gt(number(json, "hit_blocks"), 100);
-	ck_assert_uint_eq(number(json, "blocks_corrupt"), number(json, "hit_blocks"));
+	ck_assert_uint_gt(replay_number(json, "hit_blocks"), 100);
+	ck_assert_uint_eq(replay_number(json, "blocks_corrupt"), replay_number(json, "hit_blocks"));
 	ck_assert_ptr_nonnull(json_object_get(json, "first_error"));
 	json_decref(json);
 	pfx_close(client);
-	stop();
+	replay_stop();
 }
 END_TEST
 
@@ -333,9 +219,9 @@ static pid_t spawn_replay(void)
 
 	if (pid == 0) {
 		be_quiet();
-		execl(replay_binary(), "prefixd-replay", "--socket", daemon_.socket, "--workload",
-		      "agent", "--requests", "100000", "--workers", "3", "--block-tokens", "4096",
-		      (char *)NULL);
+		execl(replay_binary(), "prefixd-replay", "--socket", replay_daemon.socket,
+		      "--workload", "agent", "--requests", "100000", "--workers", "3",
+		      "--block-tokens", "4096", (char *)NULL);
 		_exit(127);
 	}
 	ck_assert_int_gt(pid, 0);
@@ -383,12 +269,12 @@ START_TEST(a_killed_worker_ends_the_replay)
 	int status;
 	pid_t pid;
 
-	start(2000);
+	replay_start_pool(2000);
 	pid = spawn_replay();
 	kill(a_child_of(pid), SIGKILL);
 	status = wait_at_most(pid, 10000);
 	ck_assert(WIFEXITED(status) && WEXITSTATUS(status) == 1);
-	stop();
+	replay_stop();
 }
 END_TEST
 
@@ -397,13 +283,13 @@ START_TEST(an_interrupt_ends_the_replay)
 	int status;
 	pid_t pid;
 
-	start(2000);
+	replay_start_pool(2000);
 	pid = spawn_replay();
 	a_child_of(pid);
 	kill(pid, SIGINT);
 	status = wait_at_most(pid, 10000);
 	ck_assert(WIFEXITED(status) && WEXITSTATUS(status) == 1);
-	stop();
+	replay_stop();
 }
 END_TEST
 
@@ -419,34 +305,34 @@ START_TEST(a_restarted_daemon_is_found_again)
 	int status;
 	pid_t pid;
 
-	start(4000);
-	file_name(json_path, sizeof(json_path), "json");
+	replay_start_pool(4000);
+	replay_file_name(json_path, sizeof(json_path), "json");
 	pid = fork();
 	if (pid == 0) {
 		be_quiet();
-		execl(replay_binary(), "prefixd-replay", "--socket", daemon_.socket, "--workload",
-		      "chat", "--requests", "30000", "--workers", "2", "--order", "concurrent",
-		      "--progress", "off", "--deadline-ms", "5000", "--block-bytes", "512",
-		      "--json", json_path, (char *)NULL);
+		execl(replay_binary(), "prefixd-replay", "--socket", replay_daemon.socket,
+		      "--workload", "chat", "--requests", "30000", "--workers", "2", "--order",
+		      "concurrent", "--progress", "off", "--deadline-ms", "5000", "--block-bytes",
+		      "512", "--json", json_path, (char *)NULL);
 		_exit(127);
 	}
 	ck_assert_int_gt(pid, 0);
 	a_child_of(pid);
 	e2e_sleep_ms(300);
-	ck_assert_int_ne(e2e_daemon_stop(&daemon_, SIGKILL), -1);
-	ck_assert_int_eq(e2e_daemon_start(&daemon_, args), 0);
+	ck_assert_int_ne(e2e_daemon_stop(&replay_daemon, SIGKILL), -1);
+	ck_assert_int_eq(e2e_daemon_start(&replay_daemon, args), 0);
 	status = wait_at_most(pid, 60000);
 	ck_assert(WIFEXITED(status) && WEXITSTATUS(status) == 1);
 	json = json_load_file(json_path, 0, NULL);
 	ck_assert_ptr_nonnull(json);
-	ck_assert_uint_eq(number(json, "requests"), 30000);
-	ck_assert_uint_gt(number(json, "errors"), 0);
-	ck_assert_uint_eq(number(json, "blocks_corrupt"), 0);
+	ck_assert_uint_eq(replay_number(json, "requests"), 30000);
+	ck_assert_uint_gt(replay_number(json, "errors"), 0);
+	ck_assert_uint_eq(replay_number(json, "blocks_corrupt"), 0);
 	json_decref(json);
-	json = daemon_status();
-	ck_assert_uint_gt(counter(json, "hit_device_tokens"), 0); /* of the new daemon */
+	json = replay_status();
+	ck_assert_uint_gt(replay_counter(json, "hit_device_tokens"), 0); /* of the new daemon */
 	json_decref(json);
-	stop();
+	replay_stop();
 }
 END_TEST
 
@@ -455,15 +341,15 @@ START_TEST(no_daemon_is_an_error)
 	json_t *json;
 	int status;
 
-	ck_assert_int_eq(e2e_daemon_init(&daemon_), 0);
-	json = replay("--workload chat --requests 5", &status);
+	ck_assert_int_eq(e2e_daemon_init(&replay_daemon), 0);
+	json = replay_call("--workload chat --requests 5", &status);
 	ck_assert_int_eq(status, 1);
-	ck_assert_uint_eq(number(json, "requests"), 0);
-	ck_assert_uint_gt(number(json, "errors"), 0);
+	ck_assert_uint_eq(replay_number(json, "requests"), 0);
+	ck_assert_uint_gt(replay_number(json, "errors"), 0);
 	ck_assert_ptr_nonnull(strstr(json_string_value(json_object_get(json, "first_error")),
 				     "(--socket names another)"));
 	json_decref(json);
-	stop();
+	replay_stop();
 }
 END_TEST
 
@@ -503,39 +389,40 @@ START_TEST(T37_hits_and_misses_add_up_to_what_was_asked)
 	uint64_t asked = 0, seen = 0, pending = 0;
 	json_t *status;
 
-	start(_i ? 5000 : 200);
+	replay_start_pool(_i ? 5000 : 200);
 	for (size_t i = 0; i < replay_array_size(loads); i++) {
 		int code;
-		json_t *json = replay(loads[i], &code);
+		json_t *json = replay_call(loads[i], &code);
 
-		check_good(json, code);
+		replay_check_good(json, code);
 		/* By tokens, the last block counts whole: the daemon was asked for more. */
 		if (!strstr(loads[i], "tokens"))
-			asked += number(json, "queried_tokens");
-		seen += device_hit_tokens(json);
-		pending += number(json, "hit_pending_tokens");
+			asked += replay_number(json, "queried_tokens");
+		seen += replay_hit_tokens(json, "device");
+		pending += replay_number(json, "hit_pending_tokens");
 		json_decref(json);
-		status = daemon_status();
-		ck_assert_uint_eq(counter(status, "queried_tokens"),
-				  counter(status, "hit_device_tokens") +
-					  counter(status, "hit_host_tokens") +
-					  counter(status, "hit_redis_tokens") +
-					  counter(status, "hit_pending_tokens") +
-					  counter(status, "miss_tokens"));
+		status = replay_status();
+		ck_assert_uint_eq(replay_counter(status, "queried_tokens"),
+				  replay_counter(status, "hit_device_tokens") +
+					  replay_counter(status, "hit_host_tokens") +
+					  replay_counter(status, "hit_redis_tokens") +
+					  replay_counter(status, "hit_pending_tokens") +
+					  replay_counter(status, "miss_tokens"));
 		json_decref(status);
 	}
-	status = daemon_status();
-	ck_assert_uint_ge(counter(status, "queried_tokens"), asked);
-	ck_assert_uint_ge(counter(status, "hit_device_tokens"), seen);
-	ck_assert_uint_eq(counter(status, "hit_pending_tokens"), pending);
-	ck_assert_uint_gt(counter(status, "miss_tokens"), 0);
+	status = replay_status();
+	ck_assert_uint_ge(replay_counter(status, "queried_tokens"), asked);
+	ck_assert_uint_ge(replay_counter(status, "hit_device_tokens"), seen);
+	ck_assert_uint_eq(replay_counter(status, "hit_pending_tokens"), pending);
+	ck_assert_uint_gt(replay_counter(status, "miss_tokens"), 0);
 	ck_assert_uint_gt(seen, 0);
-	ck_assert_uint_eq(counter(status, "lookups"), 1200);
-	ck_assert_uint_eq(counter(status, "lookups_full") + counter(status, "lookups_partial") +
-				  counter(status, "lookups_miss"),
+	ck_assert_uint_eq(replay_counter(status, "lookups"), 1200);
+	ck_assert_uint_eq(replay_counter(status, "lookups_full") +
+				  replay_counter(status, "lookups_partial") +
+				  replay_counter(status, "lookups_miss"),
 			  1200);
 	json_decref(status);
-	stop();
+	replay_stop();
 }
 END_TEST
 
