@@ -194,10 +194,8 @@ static int verify_edge(struct radix_verify *v, uint32_t node, uint32_t parent, u
 	if (!(n->flags & RADIX_NODE_F_LIVE) || n->parent != parent || n->root != root)
 		return radix_verify_fail(v, 8, "edge hangs wrongly", node, "below", parent);
 	bad = verify_steps(v, node);
-	if (!bad)
-		bad = verify_runs(v, node);
 	if (!bad && radix_has_tiers(ix))
-		bad = radix_verify_low(v, node);
+		bad = radix_verify_ends(v, node);
 	if (bad)
 		return bad;
 	if (parent != RADIX_NODE_NONE) {
@@ -214,11 +212,13 @@ static int verify_edge(struct radix_verify *v, uint32_t node, uint32_t parent, u
 		before = radix_entry_at(ix, node, i);
 	}
 	v->edges++;
-	bad = verify_pins(v, node);
+	bad = verify_runs(v, node);
 	if (!bad)
-		bad = verify_queued(v, node);
+		bad = verify_pins(v, node);
 	if (!bad && radix_has_tiers(ix))
 		bad = radix_verify_kids(v, node);
+	if (!bad)
+		bad = verify_queued(v, node);
 	return bad;
 }
 

@@ -24,7 +24,7 @@ int radix_verify_fail(struct radix_verify *v, int number, const char *what, uint
 /* With lower tiers, 15 to 21.  All return 0 or the number of what is broken. */
 int radix_verify_host_slots(struct radix_verify *v);
 int radix_verify_copies(struct radix_verify *v, uint32_t node, uint32_t i, uint32_t entry);
-int radix_verify_low(struct radix_verify *v, uint32_t node);
+int radix_verify_ends(struct radix_verify *v, uint32_t node);
 int radix_verify_kids(struct radix_verify *v, uint32_t node);
 int radix_verify_tier_totals(struct radix_verify *v);
 /* 1 to 3 for either pool of slots; 19. */

@@ -94,33 +94,29 @@ static int verify_leaving(struct radix_verify *v, uint32_t node, enum radix_tier
 	return 0;
 }
 
-/* 15, 18, 21: an edge's ends, and how they fit its parent's. */
-int radix_verify_low(struct radix_verify *v, uint32_t node)
+/* 15, 21: an edge's ends, and how they fit its parent's. */
+int radix_verify_ends(struct radix_verify *v, uint32_t node)
 {
 	const struct radix_index *ix = v->ix;
 	const struct radix_node *n = radix_node(ix, node);
-	const struct radix_low *low = radix_low(ix, node);
+	const struct radix_low *low = radix_low(ix, node), *p = NULL;
 
+	if (n->parent != RADIX_NODE_NONE)
+		p = radix_low(ix, n->parent);
 	if (low->end[0] > low->end[1] || low->end[1] > n->n_blocks)
 		return radix_verify_fail(v, 15, "tiers rise in edge", node, NULL, 0);
-	for (enum radix_tier t = 0; t < RADIX_TIER_REDIS; t++) {
-		int bad = verify_leaving(v, node, t);
-
-		if (bad)
-			return bad;
-		if (n->parent != RADIX_NODE_NONE && low->end[t] &&
-		    radix_low(ix, n->parent)->end[t] != radix_node(ix, n->parent)->n_blocks)
+	for (enum radix_tier t = 0; p && t < RADIX_TIER_REDIS; t++) {
+		if (low->end[t] && p->end[t] != radix_node(ix, n->parent)->n_blocks)
 			return radix_verify_fail(v, 15, "tiers rise to edge", node, "tier", t);
 	}
 	if (low->again > n->n_blocks ||
-	    (low->again && n->parent != RADIX_NODE_NONE &&
-	     radix_low(ix, n->parent)->again != radix_node(ix, n->parent)->n_blocks))
+	    (p && low->again && p->again != radix_node(ix, n->parent)->n_blocks))
 		return radix_verify_fail(v, 21, "hit without what is before it, edge", node,
 					 "blocks", low->again);
 	return 0;
 }
 
-/* 20: what an edge counts of its children. */
+/* 20: what an edge counts of its children; 18. */
 int radix_verify_kids(struct radix_verify *v, uint32_t node)
 {
 	const struct radix_index *ix = v->ix;
@@ -140,6 +136,12 @@ int radix_verify_kids(struct radix_verify *v, uint32_t node)
 		return radix_verify_fail(v, 20, "children by tier, edge", node, "device", kids[0]);
 	if (held != low->held)
 		return radix_verify_fail(v, 20, "pins below", held, "but booked", low->held);
+	for (enum radix_tier t = 0; t < RADIX_TIER_REDIS; t++) {
+		int bad = verify_leaving(v, node, t);
+
+		if (bad)
+			return bad;
+	}
 	return 0;
 }
 

@@ -1,93 +1,8 @@
 /*
  * test_tiers.c - the tiers of an index, call by call: what may leave, what stays, what comes back.
  */
-#include "radix/internal.h"
 #include "tests/lib/run.h"
-#include "tests/radix/bed.h"
-
-enum {
-	MAX = 64
-};
-
-static struct bed b;
-static struct radix_move moves[MAX];
-static struct radix_room room;
-
-static void begin(uint32_t n_slots, uint32_t n_host, bool redis, uint32_t budget)
-{
-	bed_init_tiers(&b, RADIX_KEYS_TOKENS, n_slots, n_host, redis, budget);
-}
-
-/* How a path lies: a letter per block: d, h, r; '-' where it ends early. */
-static void lies(const char *path, const char *tiers)
-{
-	struct radix_place from = radix_place_root(b.root);
-	struct radix_match m = bed_match_from(&b, &from, path);
-	char got[BED_MAX_PATH + 1] = "";
-
-	for (uint32_t i = 0; i < strlen(path); i++) {
-		got[i] = i < m.n_device              ? 'd'
-			 : i < m.n_device + m.n_host ? 'h'
-			 : i < m.n_blocks            ? 'r'
-						     : '-';
-	}
-	ck_assert_str_eq(got, tiers);
-	bed_verify(&b);
-}
-
-static struct radix_member name_of(const char *path)
-{
-	struct radix_place at = bed_place(&b, path);
-	struct radix_member m;
-
-	ck_assert_uint_eq(radix_path_members(b.ix, &at, 1, &m), 1);
-	return m;
-}
-
-static const struct radix_entry *entry_of(const char *path)
-{
-	return &b.ix->table.v[name_of(path).entry];
-}
-
-static uint32_t make_room(enum radix_tier tier, uint32_t want, uint32_t flags)
-{
-	radix_make_room(b.ix, tier, want, flags, moves, MAX, &room);
-	bed_verify(&b);
-	return room.started;
-}
-
-static uint32_t end(const struct radix_move *m, bool ok)
-{
-	uint32_t freed = 99;
-
-	ck_assert_int_eq(radix_move_end(b.ix, m, ok, NULL, &freed), 0);
-	bed_verify(&b);
-	return freed;
-}
-
-/* Room is made and the moves end at once, in the order in which they began. */
-static void demote(enum radix_tier tier, uint32_t n)
-{
-	ck_assert_uint_eq(make_room(tier, n, 0) + room.freed, n);
-	for (uint32_t i = 0; i < room.started; i++)
-		end(&moves[i], true);
-}
-
-static void promote(const char *path)
-{
-	struct radix_move m;
-
-	ck_assert_int_eq(radix_promote_begin(b.ix, name_of(path), &m), 0);
-	end(&m, true);
-}
-
-static void copy(const char *path, enum radix_tier to)
-{
-	struct radix_move m;
-
-	ck_assert_int_eq(radix_copy_begin(b.ix, name_of(path), to, &m), 0);
-	end(&m, true);
-}
+#include "tests/radix/tiers_bed.h"
 
 /* ---- going down ------------------------------------------------------------------------------ */
 
@@ -98,7 +13,7 @@ START_TEST(a_path_goes_down_from_its_end)
 	struct radix_place from;
 	struct radix_match m;
 
-	begin(8, 8, true, 8);
+	begin(RADIX_KEYS_TOKENS, 8, 8, true, 8);
 	from = radix_place_root(b.root);
 	bed_store(&b, "abcdef");
 	lies("abcdef", "dddddd");
@@ -124,7 +39,7 @@ END_TEST
 
 START_TEST(moves_may_end_in_any_order)
 {
-	begin(4, 4, false, 0);
+	begin(RADIX_KEYS_TOKENS, 4, 4, false, 0);
 	bed_store(&b, "abcd");
 	ck_assert_uint_eq(make_room(RADIX_TIER_DEVICE, 3, 0), 3);
 	ck_assert_uint_eq(moves[0].src, entry_of("abcd")->slot);
@@ -143,7 +58,7 @@ END_TEST
 
 START_TEST(what_is_clean_goes_at_once)
 {
-	begin(4, 4, false, 0);
+	begin(RADIX_KEYS_TOKENS, 4, 4, false, 0);
 	bed_store(&b, "abcd");
 	copy("abcd", RADIX_TIER_HOST);
 	copy("ab", RADIX_TIER_HOST);
@@ -165,7 +80,7 @@ START_TEST(a_copy_on_its_way_is_not_begun_twice)
 {
 	struct radix_move m, again;
 
-	begin(4, 4, true, 4);
+	begin(RADIX_KEYS_TOKENS, 4, 4, true, 4);
 	bed_store(&b, "a");
 	ck_assert_int_eq(radix_copy_begin(b.ix, name_of("a"), RADIX_TIER_HOST, &m), 0);
 	ck_assert_int_eq(radix_copy_begin(b.ix, name_of("a"), RADIX_TIER_HOST, &again),
@@ -189,7 +104,7 @@ START_TEST(a_copy_needs_a_free_slot)
 {
 	struct radix_move m;
 
-	begin(4, 1, false, 0);
+	begin(RADIX_KEYS_TOKENS, 4, 1, false, 0);
 	bed_store(&b, "ab");
 	copy("a", RADIX_TIER_HOST);
 	ck_assert_int_eq(radix_copy_begin(b.ix, name_of("ab"), RADIX_TIER_HOST, &m),
@@ -207,7 +122,7 @@ END_TEST
 /* Five short edges in a row leave together; a fork's both arms before its stem. */
 START_TEST(leaving_crosses_edges)
 {
-	begin(12, 12, false, 0);
+	begin(RADIX_KEYS_TOKENS, 12, 12, false, 0);
 	bed_store(&b, "abcd");
 	bed_store(&b, "abx");
 	bed_store(&b, "q");
@@ -231,7 +146,7 @@ END_TEST
 
 START_TEST(one_arm_that_stays_keeps_the_stem)
 {
-	begin(12, 12, false, 0);
+	begin(RADIX_KEYS_TOKENS, 12, 12, false, 0);
 	bed_store(&b, "abcd");
 	bed_store(&b, "abx");
 	ck_assert_uint_eq(make_room(RADIX_TIER_DEVICE, 5, 0), 5);
@@ -255,7 +170,7 @@ START_TEST(a_use_recalls)
 {
 	struct radix_pin pin;
 
-	begin(4, 4, true, 4);
+	begin(RADIX_KEYS_TOKENS, 4, 4, true, 4);
 	bed_store(&b, "abcd");
 	ck_assert_uint_eq(make_room(RADIX_TIER_DEVICE, 3, 0), 3);
 	bed_pin(&b, &pin, "abc");
@@ -277,7 +192,7 @@ END_TEST
 
 START_TEST(a_failed_move_changes_nothing)
 {
-	begin(4, 4, false, 0);
+	begin(RADIX_KEYS_TOKENS, 4, 4, false, 0);
 	bed_store(&b, "abcd");
 	ck_assert_uint_eq(make_room(RADIX_TIER_DEVICE, 3, 0), 3);
 	ck_assert_uint_eq(end(&moves[1], false), 0); /* c: b before it does not leave either */
@@ -298,7 +213,7 @@ START_TEST(a_pin_below_holds_what_is_above)
 {
 	struct radix_pin pin;
 
-	begin(8, 8, true, 8);
+	begin(RADIX_KEYS_TOKENS, 8, 8, true, 8);
 	bed_store(&b, "abcd");
 	bed_store(&b, "abx");
 	demote(RADIX_TIER_DEVICE, 3);
@@ -325,7 +240,7 @@ START_TEST(no_room_below)
 {
 	struct radix_pin pin;
 
-	begin(4, 2, true, 4);
+	begin(RADIX_KEYS_TOKENS, 4, 2, true, 4);
 	bed_store(&b, "abcd");
 	radix_make_room(b.ix, RADIX_TIER_DEVICE, 1, 0, NULL, 0, &room);
 	ck_assert(room.blocked && !room.dry && !room.freed);
@@ -355,7 +270,7 @@ START_TEST(reserve_takes_clean_victims)
 {
 	struct bed_slots s;
 
-	begin(4, 4, false, 0);
+	begin(RADIX_KEYS_TOKENS, 4, 4, false, 0);
 	bed_store(&b, "ab");
 	bed_store(&b, "xy");
 	copy("ab", RADIX_TIER_HOST);
@@ -370,7 +285,7 @@ END_TEST
 
 START_TEST(the_host_evicts_bonuses_and_leaves_by_age)
 {
-	begin(8, 3, true, 8);
+	begin(RADIX_KEYS_TOKENS, 8, 3, true, 8);
 	bed_store(&b, "ab");
 	bed_store(&b, "x");
 	demote(RADIX_TIER_DEVICE, 2);
@@ -395,7 +310,7 @@ END_TEST
 
 START_TEST(without_redis_the_host_forgets)
 {
-	begin(2, 2, false, 0);
+	begin(RADIX_KEYS_TOKENS, 2, 2, false, 0);
 	bed_store(&b, "ab");
 	demote(RADIX_TIER_DEVICE, 2);
 	bed_store(&b, "xy");
@@ -414,7 +329,7 @@ END_TEST
 
 START_TEST(a_drop_takes_what_hangs_below)
 {
-	begin(4, 4, true, 4);
+	begin(RADIX_KEYS_TOKENS, 4, 4, true, 4);
 	bed_store(&b, "abcd");
 	demote(RADIX_TIER_DEVICE, 2);
 	lies("abcd", "ddhh");
@@ -431,7 +346,7 @@ END_TEST
 
 START_TEST(a_drop_while_others_leave)
 {
-	begin(4, 2, false, 0);
+	begin(RADIX_KEYS_TOKENS, 4, 2, false, 0);
 	bed_store(&b, "abcd");
 	ck_assert_uint_eq(make_room(RADIX_TIER_DEVICE, 4, 0), 2);
 	ck_assert(room.blocked);
@@ -456,7 +371,7 @@ END_TEST
 /* With a value in Redis a dropped block is still there; with a host copy below it may not be. */
 START_TEST(a_drop_keeps_what_redis_has)
 {
-	begin(4, 4, true, 4);
+	begin(RADIX_KEYS_TOKENS, 4, 4, true, 4);
 	bed_store(&b, "ab");
 	copy("ab", RADIX_TIER_REDIS);
 	ck_assert_uint_eq(make_room(RADIX_TIER_DEVICE, 1, RADIX_ROOM_DROP), 0);
@@ -478,7 +393,7 @@ START_TEST(second_use)
 {
 	struct radix_place at;
 
-	begin(8, 8, false, 0);
+	begin(RADIX_KEYS_TOKENS, 8, 8, false, 0);
 	bed_store(&b, "abcd");
 	at = bed_place(&b, "ab");
 	radix_hit(b.ix, &at);
@@ -496,7 +411,7 @@ START_TEST(a_branch_at_a_hit_keeps_it)
 {
 	struct radix_place at;
 
-	begin(12, 12, false, 0);
+	begin(RADIX_KEYS_TOKENS, 12, 12, false, 0);
 	bed_store(&b, "abcd");
 	at = bed_place(&b, "abc");
 	radix_hit(b.ix, &at);
@@ -516,7 +431,7 @@ END_TEST
 
 START_TEST(the_coldest_is_forgotten)
 {
-	begin(4, 0, true, 2);
+	begin(RADIX_KEYS_TOKENS, 4, 0, true, 2);
 	bed_store(&b, "ab");
 	demote(RADIX_TIER_DEVICE, 2);
 	lies("ab", "rr");
@@ -526,7 +441,7 @@ START_TEST(the_coldest_is_forgotten)
 	lies("xy", "dr");
 	ck_assert_uint_eq(bed_stats(&b).removed_from[2][RADIX_REMOVE_CAPACITY], 1);
 	bed_deinit(&b);
-	begin(4, 0, true, 0);
+	begin(RADIX_KEYS_TOKENS, 4, 0, true, 0);
 	bed_store(&b, "ab");
 	demote(RADIX_TIER_DEVICE, 1);
 	lies("ab", "d-"); /* its value is there, but nobody knows */
@@ -535,36 +450,12 @@ START_TEST(the_coldest_is_forgotten)
 }
 END_TEST
 
-static uint32_t found(struct radix_pin *pin, const char *letters)
-{
-	struct radix_member names[BED_MAX_PATH];
-	uint32_t n = radix_add_lower(b.ix, pin, bed_keys(&b, letters), (uint32_t)strlen(letters),
-				     ++b.tick, names);
-
-	for (uint32_t i = 0; i < n; i++) {
-		const void *key;
-		uint32_t len, root, n_tokens;
-		enum radix_tier t;
-
-		ck_assert_int_eq(radix_member_key(b.ix, names[i], &key, &len), 0);
-		ck_assert_uint_eq(len, b.key_len);
-		ck_assert_mem_eq(key, bed_keys(&b, letters) + i * b.key_len, len);
-		ck_assert_int_eq(radix_member_tier(b.ix, names[i], &t), 0);
-		ck_assert_int_eq(t, RADIX_TIER_REDIS);
-		ck_assert_int_eq(radix_member_root(b.ix, names[i], &root, &n_tokens), 0);
-		ck_assert_uint_eq(root, b.root);
-		ck_assert_uint_eq(n_tokens, b.mode == RADIX_KEYS_TOKENS ? b.key_len / 4 : 16);
-	}
-	bed_verify(&b);
-	return n;
-}
-
 START_TEST(redis_is_found_to_hold_more)
 {
 	struct radix_pin pin, root = { 0 };
 	struct radix_place top;
 
-	begin(8, 4, true, 4);
+	begin(RADIX_KEYS_TOKENS, 8, 4, true, 4);
 	top = radix_place_root(b.root);
 	bed_store(&b, "abc");
 	bed_pin(&b, &pin, "ab");
@@ -592,7 +483,7 @@ START_TEST(all_of_redis_is_held)
 	struct radix_pin pin = { 0 }, hold;
 	struct radix_place top;
 
-	begin(8, 4, true, 2);
+	begin(RADIX_KEYS_TOKENS, 8, 4, true, 2);
 	top = radix_place_root(b.root);
 	radix_pin_take(b.ix, &pin, &top);
 	ck_assert_uint_eq(found(&pin, "ab"), 2);
@@ -612,7 +503,7 @@ START_TEST(without_redis_nothing_is_found)
 	struct radix_pin pin = { 0 };
 	struct radix_place top;
 
-	begin(8, 4, false, 4);
+	begin(RADIX_KEYS_TOKENS, 8, 4, false, 4);
 	top = radix_place_root(b.root);
 	radix_pin_take(b.ix, &pin, &top);
 	ck_assert_uint_eq(found(&pin, "ab"), 0);
@@ -633,7 +524,7 @@ static void draw(void *ctx, const char *text)
 
 START_TEST(a_picture)
 {
-	begin(8, 8, true, 8);
+	begin(RADIX_KEYS_TOKENS, 8, 8, true, 8);
 	bed_store(&b, "abcdef");
 	demote(RADIX_TIER_DEVICE, 5);
 	demote(RADIX_TIER_HOST, 2);
@@ -658,7 +549,7 @@ START_TEST(the_log_names_tiers)
 	struct radix_log log = { .v = ring, .cap = 64 };
 	struct radix_pin pin;
 
-	begin(8, 8, true, 8);
+	begin(RADIX_KEYS_TOKENS, 8, 8, true, 8);
 	radix_index_log(b.ix, &log, 5);
 	bed_store(&b, "a");
 	demote(RADIX_TIER_DEVICE, 1);

@@ -210,6 +210,161 @@ START_TEST(totals)
 }
 END_TEST
 
+/* "abcd" and "abxy" as above: ab and c in the device, d and xy lower, x with a copy in the host. */
+static void lower_tree(void)
+{
+	struct radix_move moves[4];
+	struct radix_room room;
+
+	bed_init_tiers(&b, RADIX_KEYS_TOKENS, 20, 20, true, 20);
+	bed_store(&b, "abcd");
+	bed_store(&b, "abxy");
+	bed_touch(&b, "abc");
+	radix_make_room(b.ix, RADIX_TIER_DEVICE, 3, 0, moves, 4, &room);
+	ck_assert_uint_eq(room.started, 3); /* d, y, x */
+	for (uint32_t i = 0; i < 3; i++)
+		ck_assert_int_eq(radix_move_end(b.ix, &moves[i], true, NULL, NULL), 0);
+	radix_make_room(b.ix, RADIX_TIER_HOST, 2, 0, moves, 4, &room);
+	ck_assert_uint_eq(room.started, 2);
+	for (uint32_t i = 0; i < 2; i++)
+		ck_assert_int_eq(radix_move_end(b.ix, &moves[i], true, NULL, NULL), 0);
+	bed_touch(&b, "abxy");
+	bed_verify(&b);
+}
+
+static struct radix_low *low(const char *path)
+{
+	return radix_low(b.ix, bed_place(&b, path).node);
+}
+
+static struct radix_entry *lower_entry(const char *path)
+{
+	struct radix_place at = bed_place(&b, path);
+
+	return &b.ix->table.v[radix_entry_at(b.ix, at.node, at.idx - 1)];
+}
+
+START_TEST(tiers)
+{
+	struct radix_entry *d, *x, *y;
+	uint32_t *ref, last;
+
+	lower_tree();
+	d = lower_entry("abcd");
+	x = lower_entry("abx");
+	y = lower_entry("abxy");
+	ref = radix_edge_ref(edge("abcd"), b.ix->roots[b.root].g, 1);
+	last = b.ix->where_idx[d - b.ix->table.v];
+	BROKEN(4, *ref, 1000);
+	BROKEN(4, d->slot, 0);
+	BROKEN(7, b.ix->where_idx[d - b.ix->table.v], last + 1);
+	BROKEN(15, low("abcd")->end[0], 3);
+	BROKEN(15, low("abxy")->end[1], 0xffffffff);
+	BROKEN(4, low("ab")->end[0], 1);
+	BROKEN(16, low("abxy")->end[1], 2);
+	BROKEN(16, x->host_slot, RADIX_NONE);
+	BROKEN(16, x->host_slot, x->host_slot ^ 1);
+	BROKEN(16, d->redis, 0);
+	BROKEN(13, b.ix->tier[1], 7);
+	BROKEN(21, b.ix->redis_budget, 1);
+	BROKEN(21, low("abcd")->again, 9);
+	BROKEN(21, low("abcd")->again, 1);
+	BROKEN(14, b.ix->removed_from[1][0], 1);
+	BROKEN(14, b.ix->found_total, 1);
+	BROKEN(13, b.ix->table.n_ready, 4);
+	BROKEN(12, low("abxy")->heap_pos[0], RADIX_NONE);
+	BROKEN(12, low("abxy")->heap_pos[1], 5);
+	BROKEN(12, b.ix->lower[1].v[0].tick, UINT64_MAX);
+	BROKEN(12, b.ix->lower[0].n, 7);
+	BROKEN(20, low("ab")->kids[0], 2);
+	BROKEN(20, low("ab")->kids[1], 1);
+	BROKEN(20, low("ab")->firm[0], 0);
+	BROKEN(20, low("ab")->held, 1);
+	ck_assert(y->redis);
+	bed_deinit(&b);
+}
+END_TEST
+
+START_TEST(bonuses)
+{
+	struct radix_move m;
+	struct radix_member x;
+	uint32_t slot[2], i = 0;
+
+	lower_tree();
+	for (const char *path = "abx"; i < 2; i++, path = "ab") {
+		struct radix_place at = bed_place(&b, path);
+
+		ck_assert_uint_eq(radix_path_members(b.ix, &at, 1, &x), 1);
+		if (i)
+			ck_assert_int_eq(radix_copy_begin(b.ix, x, RADIX_TIER_HOST, &m), 0);
+		else
+			ck_assert_int_eq(radix_promote_begin(b.ix, x, &m), 0);
+		ck_assert_int_eq(radix_move_end(b.ix, &m, true, NULL, NULL), 0);
+		slot[i] = lower_entry(path)->host_slot;
+	}
+	expect(0, __LINE__);
+	BROKEN(17, b.ix->bonus.count, 1);
+	BROKEN(17, b.ix->bonus.first, slot[1]);
+	BROKEN(17, b.ix->bonus.last, slot[0]);
+	BROKEN(17, b.ix->bonus.prev[slot[1]], RADIX_NONE);
+	BROKEN(17, b.ix->bonus.tick[slot[1]], 1);
+	BROKEN(17, b.ix->bonus.tick[slot[0]], 0);
+	BROKEN(1, b.ix->host.count[RADIX_SLOT_FREE], 0);
+	BROKEN(2, b.ix->host.bits[1][0], 0);
+	BROKEN(3, b.ix->host.entry[slot[0]], RADIX_NONE);
+	bed_deinit(&b);
+}
+END_TEST
+
+START_TEST(leaving)
+{
+	struct radix_move m[2];
+	struct radix_room room;
+	struct radix_pin pin;
+	struct radix_entry *c;
+
+	lower_tree();
+	radix_make_room(b.ix, RADIX_TIER_DEVICE, 2, 0, m, 2, &room);
+	ck_assert_uint_eq(room.started, 2); /* c and b */
+	c = lower_entry("abc");
+	expect(0, __LINE__);
+	BROKEN(18, low("ab")->leaving[0], 0);
+	BROKEN(20, low("abc")->leaving[0], 0);
+	BROKEN(18, low("abc")->leaving[0], 7);
+	BROKEN(18, low("ab")->leaving[1], 1);
+	BROKEN(18, c->moving, 0);
+	BROKEN(19, b.ix->slots.reads[15], 1);
+	b.ix->slots.state[c->slot] = RADIX_SLOT_READY;
+	b.ix->slots.count[RADIX_SLOT_READY]++;
+	b.ix->slots.count[RADIX_SLOT_LEAVING]--;
+	expect(18, __LINE__);
+	radix_slots_set(&b.ix->slots, c->slot, RADIX_SLOT_LEAVING);
+	bed_pin(&b, &pin, "a");
+	expect(0, __LINE__);
+	BROKEN(18, pin.at.idx, 2);
+	radix_pin_drop(b.ix, &pin);
+	for (uint32_t i = 0; i < 2; i++)
+		ck_assert_int_eq(radix_move_end(b.ix, &m[i], true, NULL, NULL), 0);
+	bed_deinit(&b);
+}
+END_TEST
+
+START_TEST(runs)
+{
+	struct radix_seg *seg;
+
+	bed_init(&b, RADIX_KEYS_TOKENS, 16, 20);
+	bed_store(&b, "ab");
+	bed_store(&b, "x");
+	bed_store(&b, "abc"); /* in slots 0, 1, 3 */
+	seg = edge("abc")->segs[0];
+	BROKEN(22, seg->run, 3);
+	BROKEN(22, seg->run, 99);
+	bed_deinit(&b);
+}
+END_TEST
+
 /* Keys of 16 KiB and more lie in pages of their own, which are used again when they are free. */
 START_TEST(large_keys)
 {
@@ -273,6 +428,10 @@ int main(void)
 	tcase_add_test(tc, queue);
 	tcase_add_test(tc, totals);
 	tcase_add_test(tc, large_keys);
+	tcase_add_test(tc, tiers);
+	tcase_add_test(tc, bonuses);
+	tcase_add_test(tc, leaving);
+	tcase_add_test(tc, runs);
 	suite_add_tcase(s, tc);
 	sr = srunner_create(s);
 	srunner_run_all(sr, CK_ENV);
