@@ -1,6 +1,6 @@
 /*
- * test_events.c - subscribers of a real daemon: one that stops reading, one that hears a clear, and
- * prefixctl watch.
+ * test_events.c - subscribers of a real daemon: one that stops reading, one that hears a clear, one
+ * that hears of moves between tiers, and prefixctl watch.
  */
 #include <check.h>
 #include <jansson.h>
@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "clients/c/prefixd_events.h"
+#include "clients/c/prefixd_load.h"
 #include "tests/e2e/harness.h"
 #include "tests/lib/run.h"
 
@@ -238,6 +239,117 @@ START_TEST(clear_empties)
 }
 END_TEST
 
+/* ---- tiers ----------------------------------------------------------------------------------- */
+
+/* What a router keeps of a daemon with a host tier: how many blocks are where. */
+struct by_tier {
+	uint64_t n[3], moved[3][3];
+	bool cleared;
+};
+
+static void learn_tier(struct by_tier *t, const pfx_change *e)
+{
+	ck_assert(e->tier >= 0 && e->tier < 3 && e->from_tier >= 0 && e->from_tier < 3);
+	ck_assert((e->slot == UINT32_MAX) == (e->tier != 0) || e->kind == PFX_CHANGE_CLEARED);
+	switch (e->kind) {
+	case PFX_CHANGE_STORED:
+		t->n[e->tier]++;
+		break;
+	case PFX_CHANGE_REMOVED:
+		ck_assert_uint_gt(t->n[e->tier], 0);
+		t->n[e->tier]--;
+		break;
+	case PFX_CHANGE_MOVED:
+		ck_assert_uint_gt(t->n[e->from_tier], 0);
+		t->n[e->from_tier]--;
+		t->n[e->tier]++;
+		t->moved[e->from_tier][e->tier]++;
+		break;
+	default:
+		ck_assert_int_eq(e->kind, PFX_CHANGE_CLEARED);
+		memset(t->n, 0, sizeof(t->n));
+		t->cleared = true;
+	}
+}
+
+static void listen_tiers(pfx_client *c, struct by_tier *t)
+{
+	pfx_change e = { .struct_size = sizeof(e) };
+
+	while (pfx_next_event(c, 100, &e) == PFX_OK)
+		learn_tier(t, &e);
+}
+
+/* The sums by tier that status has. */
+static void check_tiers(const struct by_tier *t)
+{
+	char *text = e2e_admin(&d, "{\"op\":\"status\"}");
+	json_t *status = json_loads(text, 0, NULL), *tiers = json_object_get(status, "tiers");
+	static const char *const names[] = { "device", "host", "redis" };
+
+	for (size_t i = 0; i < 3; i++)
+		ck_assert_uint_eq(t->n[i], (uint64_t)json_integer_value(json_object_get(
+						   json_object_get(tiers, names[i]), "blocks")));
+	json_decref(status);
+	pfx_free_string(text);
+}
+
+/* Blocks move down and up, and a clear empties all that a subscriber knows of any tier. */
+START_TEST(moves_are_told)
+{
+	const char *const args[] = { "--pool-blocks",
+				     "32",
+				     "--host-blocks",
+				     "64",
+				     "--watermark",
+				     "0",
+				     "--prefill-rate",
+				     "1",
+				     NULL };
+	uint32_t tokens[16 * 16];
+	pfx_prompt p = {
+		.struct_size = sizeof(p), .keys = tokens, .n_keys = 16, .flags = PFX_MATCH_PROMOTE
+	};
+	pfx_match_result m = { .struct_size = sizeof(m) };
+	pfx_load_result l = { .struct_size = sizeof(l) };
+	struct by_tier t = { .n = { 0 } };
+	pfx_client *worker, *listener;
+	pfx_namespace *ns, *seen;
+
+	ck_assert_int_eq(e2e_daemon_start(&d, args), 0);
+	worker = e2e_connect(&d);
+	ns = e2e_open(worker, "m", 64);
+	listener = e2e_connect(&d);
+	seen = e2e_open(listener, "m", 64);
+	ck_assert_int_eq(pfx_subscribe(listener, seen, 0, NULL, 0, NULL), PFX_OK);
+	for (uint32_t i = 0; i < 4; i++)
+		store(ns, 1000 * i, 16);
+	listen_tiers(listener, &t);
+	ck_assert_uint_eq(t.n[0] + t.n[1], 64);
+	ck_assert_uint_ge(t.moved[0][1], 32);
+	check_tiers(&t);
+	for (uint32_t i = 0; i < 16 * 16; i++)
+		tokens[i] = i;
+	ck_assert_int_eq(pfx_match(ns, &p, &m), PFX_OK);
+	ck_assert_uint_eq(m.n_host, 16);
+	ck_assert_int_eq(m.loading, 1);
+	ck_assert_int_eq(pfx_load_wait(ns, m.lease, 0, &l), PFX_OK);
+	ck_assert_uint_eq(l.n, 16);
+	ck_assert_int_eq(pfx_release(ns, m.lease, 0, 0, 0, NULL), PFX_OK);
+	listen_tiers(listener, &t);
+	ck_assert_uint_eq(t.moved[1][0], 16);
+	ck_assert_uint_eq(t.n[0] + t.n[1], 64);
+	check_tiers(&t);
+	flush_all();
+	listen_tiers(listener, &t);
+	ck_assert(t.cleared);
+	ck_assert_uint_eq(t.n[0] + t.n[1] + t.n[2], 0);
+	check_tiers(&t);
+	pfx_close(listener);
+	pfx_close(worker);
+}
+END_TEST
+
 START_TEST(watch)
 {
 	const char *ctl = getenv("PREFIXCTL_BIN");
@@ -293,7 +405,10 @@ int main(int argc, char **argv)
 	static const struct {
 		const char *name;
 		const TTest *const *test;
-	} cases[] = { { "T34", &stops_reading }, { "T42", &clear_empties }, { "watch", &watch } };
+	} cases[] = { { "T34", &stops_reading },
+		      { "T42", &clear_empties },
+		      { "T42", &moves_are_told },
+		      { "watch", &watch } };
 	Suite *s = suite_create("events");
 
 	if (!e2e_daemon_binary())
