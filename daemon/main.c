@@ -13,6 +13,8 @@
 #include <stdio.h>
 #include <unistd.h>
 
+#define END_SECONDS 10
+
 static void print_line(void *ctx, const char *text)
 {
 	fprintf(ctx, "# %s\n", text);
@@ -34,6 +36,30 @@ static bool standard_descriptors(void)
 		if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", O_RDWR) != fd)
 			return false;
 	return true;
+}
+
+/*
+ * A driver may hang for ever in the middle of giving memory back, and a thread in it cannot be
+ * ended.  By then the sockets are gone and all that has to be on the disk is; what is left is
+ * memory, which the kernel takes.
+ */
+static volatile sig_atomic_t end_code;
+
+static void on_end(int signal)
+{
+	static const char text[] =
+		"<4>something hangs while it is being closed; leaving without it\n";
+	ssize_t n = write(STDERR_FILENO, text, sizeof(text) - 1);
+
+	(void)n; /* nowhere to say so */
+	_exit(end_code);
+}
+
+static void end_within(unsigned seconds, int code)
+{
+	end_code = code;
+	if (signal(SIGALRM, on_end) != SIG_ERR)
+		alarm(seconds);
 }
 
 int main(int argc, char **argv)
@@ -79,6 +105,7 @@ int main(int argc, char **argv)
 			return PREFIXD_EXIT_FAILED;
 		}
 		r = prefixd_server_run(server);
+		end_within(END_SECONDS, r);
 		prefixd_server_free(server);
 		return r;
 	}

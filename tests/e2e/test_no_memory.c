@@ -11,6 +11,7 @@
  */
 #include "tests/e2e/failing_malloc.h"
 #include "tests/e2e/shell_world.h"
+#include "tests/lib/run.h"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -342,13 +343,5 @@ int main(void)
 	tcase_add_checked_fixture(t, begin, end);
 	tcase_add_test(t, every_call_for_memory);
 	suite_add_tcase(s, t);
-	{
-		SRunner *sr = srunner_create(s);
-		int bad;
-
-		srunner_run_all(sr, CK_ENV);
-		bad = srunner_ntests_failed(sr) || !srunner_ntests_run(sr);
-		srunner_free(sr);
-		return bad;
-	}
+	return test_run(s);
 }
