@@ -2,8 +2,8 @@
  * commit.c - a filled slot becomes a member.
  *
  *   1. Is the block there already, below the pin?  Then ours is a duplicate: it stays the owner's
- *      until given back, the pin goes on over the canonical one.  Or it becomes the device copy of a
- *      member that had none.
+ *      until given back, the pin goes on over the canonical one.  Or it becomes the device copy of
+ *      a member that had none.
  *   2. Digest mode: is the digest a member elsewhere?  An island that begins with it is hung here
  *      (a digest names its whole prefix, and the writer has just said what that is); anything else
  *      is a contradiction and is refused.

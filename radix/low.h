@@ -49,7 +49,7 @@ uint32_t radix_low_protected(const struct radix_index *ix, uint32_t node);
 
 /* Queue the edge where it is a leaf and is not queued: the pins that set it aside are gone. */
 void radix_low_queue(struct radix_index *ix, uint32_t node);
-/* After its ends, its leaving blocks or its children changed: queued where it is a leaf, exactly. */
+/* After its ends, its leaving blocks or its children changed: queued exactly where it is a leaf. */
 void radix_low_settle(struct radix_index *ix, uint32_t node);
 /* Room in every queue for one more edge.  Return: 0, -ENOMEM. */
 radix_nodiscard int radix_low_reserve(struct radix_index *ix);

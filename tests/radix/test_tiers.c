@@ -512,14 +512,16 @@ START_TEST(without_redis_nothing_is_found)
 }
 END_TEST
 
-/* ---- the picture, the log, an index without tiers --------------------------------------------- */
+/* ---- the picture, the log, no tiers ---------------------------------------------------------- */
 
-static char picture[4096];
+static char picture[512]; /* of the last line */
 
 static void draw(void *ctx, const char *text)
 {
-	strcat(picture, text);
-	strcat(picture, "\n");
+	size_t n = strlen(text);
+
+	ck_assert_uint_lt(n, sizeof(picture));
+	memcpy(picture, text, n + 1);
 }
 
 START_TEST(a_picture)
@@ -528,12 +530,10 @@ START_TEST(a_picture)
 	bed_store(&b, "abcdef");
 	demote(RADIX_TIER_DEVICE, 5);
 	demote(RADIX_TIER_HOST, 2);
-	picture[0] = 0;
 	radix_dump(b.ix, RADIX_NONE, 10, draw, NULL);
 	ck_assert_msg(strstr(picture, "6 blocks, host 3, redis 2, slots 0..0") != NULL, "%s",
 		      picture);
 	demote(RADIX_TIER_DEVICE, 1);
-	picture[0] = 0;
 	radix_dump(b.ix, RADIX_NONE, 10, draw, NULL);
 	ck_assert_msg(strstr(picture, "6 blocks, host 4, redis 2, used") != NULL, "%s", picture);
 	for (enum radix_tier t = 0; t <= RADIX_N_TIERS; t++)

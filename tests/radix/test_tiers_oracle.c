@@ -10,32 +10,15 @@
  *
  * Seeds are fixed; one more run per shape takes a fresh seed.  PREFIXD_SEED=N repeats it.
  */
-#include "radix/internal.h"
-#include "tests/lib/heap.h"
-#include "tests/lib/rng.h"
 #include "tests/lib/run.h"
-#include "tests/radix/tiers_oracle.h"
+#include "tests/radix/tiers_world.h"
 
 #include <check.h>
-#include <inttypes.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
 
-enum {
-	KEY = 16,
-	N_LEASES = 5,
-	N_PROMPTS = 24,
-	PROMPT_MAX = 9,
-	MAX_MOVES = 20,
-	N_ROOTS = 2
-};
-
 /* Pool sizes; small ones, so that every limit is met all the time. */
-static const struct shape {
-	uint32_t n_slots, n_host, budget;
-	bool redis;
-} shapes[] = {
+static const struct tw_shape shapes[] = {
 	{ 14, 10, 8, true }, /* all three tiers */
 	{ 12, 0, 6, true },  /* no host tier */
 	{ 12, 9, 0, false }, /* no Redis */
@@ -47,285 +30,10 @@ static const struct shape {
 
 static uint64_t fresh_seed;
 
-struct lease {
-	bool open;
-	uint32_t root, prompt, cursor;
-	struct radix_pin pin, hold;
-	int o_pin, o_hold;
-	int at; /* where the pin was last seen; elsewhere: it was lifted */
-	uint32_t reserved[16], n_reserved;
-};
-
-struct world {
-	struct test_heap heap;
-	struct radix_index *ix;
-	struct tiers_oracle o;
-	const struct shape *shape;
-	bool digests;
-	uint32_t root[N_ROOTS];
-	struct lease leases[N_LEASES];
-	struct {
-		struct radix_move m;
-		uint32_t turn;
-	} moves[MAX_MOVES];
-	uint32_t n_moves;
-	uint8_t prompts[N_PROMPTS][PROMPT_MAX][KEY];
-	uint32_t prompt_len[N_PROMPTS];
-	uint64_t seed, rng, tick;
-	unsigned step;
-	const char *op;
-};
-
-#define CHECK(w, cond)                             \
-	do {                                       \
-		if (!(cond))                       \
-			wrong(w, __LINE__, #cond); \
-	} while (0)
-
-static void wrong(const struct world *w, int line, const char *what)
-{
-	ck_abort_msg("seed %" PRIu64 " shape %d digests %d step %u after %s, line %d: %s", w->seed,
-		     (int)(w->shape - shapes), w->digests, w->step, w->op, line, what);
-}
-
-static uint32_t below(struct world *w, uint32_t n)
-{
-	return test_rng_below(&w->rng, n);
-}
-
-static bool chance(struct world *w, uint32_t percent)
-{
-	return below(w, 100) < percent;
-}
-
-/* ---- the world ------------------------------------------------------------------------------- */
-
-/* Prompts over three letters that often begin alike; a digest names the letters so far. */
-static void make_prompts(struct world *w)
-{
-	for (uint32_t p = 0; p < N_PROMPTS; p++) {
-		uint32_t from = p ? below(w, p) : 0, same = p ? below(w, PROMPT_MAX) : 0;
-		uint64_t path = 14695981039346656037u;
-
-		w->prompt_len[p] = 1 + below(w, PROMPT_MAX);
-		for (uint32_t i = 0; i < w->prompt_len[p]; i++) {
-			uint64_t letter = 1 + below(w, 3);
-
-			if (i < same && i < w->prompt_len[from])
-				memcpy(&letter, w->prompts[from][i] + 8, 8);
-			path = (path ^ letter) * 1099511628211u;
-			memset(w->prompts[p][i], 0, KEY);
-			memcpy(w->prompts[p][i] + 8, &letter, 8);
-			if (w->digests)
-				memcpy(w->prompts[p][i], &path, 8);
-		}
-	}
-}
-
-static void world_init(struct world *w, const struct shape *shape, bool digests, uint64_t seed)
-{
-	struct radix_index_config config;
-
-	*w = (struct world){ .shape = shape, .digests = digests, .seed = seed, .rng = seed };
-	test_heap_init(&w->heap);
-	make_prompts(w);
-	to_init(&w->o, shape->n_slots, shape->n_host, shape->redis, shape->budget);
-	config = (struct radix_index_config){
-		.alloc = &w->heap.alloc,
-		.n_slots = shape->n_slots,
-		.n_host = shape->n_host,
-		.redis = shape->redis,
-		.n_entries = shape->n_slots + shape->n_host + shape->budget,
-		.secret = { test_rng(&w->rng), test_rng(&w->rng) },
-	};
-	ck_assert_int_eq(radix_index_new(&w->ix, &config), 0);
-	for (uint32_t i = 0; i < N_ROOTS; i++) {
-		struct radix_root_config rc = {
-			.mode = digests ? RADIX_KEYS_DIGEST : RADIX_KEYS_TOKENS,
-			.key_len = KEY,
-			.block_tokens = 4,
-			.token_bytes = digests ? 0 : KEY,
-			.ns = i,
-		};
-
-		ck_assert_int_eq(radix_root_new(w->ix, &rc, &w->root[i]), 0);
-	}
-}
-
-static const struct radix_entry *entry_of(const struct world *w, int block)
-{
-	return &w->ix->table.v[w->o.b[block].name.entry];
-}
-
-static void name_block(struct world *w, int block, uint32_t entry)
-{
-	w->o.b[block].name = (struct radix_member){ entry, w->ix->table.v[entry].generation };
-}
-
-/* ---- what must agree ------------------------------------------------------------------------- */
-
-static void check_block(struct world *w, int i)
-{
-	const struct to_block *b = &w->o.b[i];
-	const struct radix_entry *e = entry_of(w, i);
-
-	CHECK(w, e->state == RADIX_ENTRY_READY && e->generation == b->name.generation);
-	CHECK(w, e->root == w->root[b->root]);
-	CHECK(w, memcmp(radix_table_key(&w->ix->table, b->name.entry), b->key, KEY) == 0);
-	CHECK(w, e->slot == (b->slot[0] == TO_NONE ? RADIX_NONE : (uint32_t)b->slot[0]));
-	CHECK(w, e->host_slot == (b->slot[1] == TO_NONE ? RADIX_NONE : (uint32_t)b->slot[1]));
-	CHECK(w, e->redis == b->redis);
-	CHECK(w, e->moving == b->moving);
-	CHECK(w, e->checksum_kind == b->checksum_kind);
-	CHECK(w, e->parent >> 32 == (b->parent < 0 ? RADIX_NONE : w->o.b[b->parent].name.entry));
-	CHECK(w,
-	      radix_edge_tick_at(&w->ix->slab, radix_node(w->ix, w->ix->where_node[b->name.entry]),
-				 w->ix->where_idx[b->name.entry]) == b->tick);
-}
-
-static void check_slots(struct world *w, enum radix_tier pool, const struct radix_slots *s)
-{
-	for (uint32_t i = 0; i < w->o.n_slots[pool]; i++) {
-		CHECK(w, s->state[i] == w->o.slots[pool][i].state);
-		CHECK(w, s->reads[i] == (uint32_t)w->o.slots[pool][i].reads);
-	}
-	CHECK(w, radix_free_slots(w->ix, pool) == to_count(&w->o, pool, RADIX_SLOT_FREE));
-}
-
-/* Whatever happened to its block, a move's slots are its own until it ends. */
-static void check_moves(struct world *w)
-{
-	for (uint32_t i = 0; i < w->n_moves; i++) {
-		const struct radix_move *m = &w->moves[i].m;
-		const struct radix_slots *src = m->from ? &w->ix->host : &w->ix->slots;
-		const struct radix_slots *dst = m->to ? &w->ix->host : &w->ix->slots;
-
-		if (m->from != RADIX_TIER_REDIS)
-			CHECK(w, src->state[m->src] != RADIX_SLOT_FREE &&
-					 src->state[m->src] != RADIX_SLOT_RESERVED);
-		if (m->to != RADIX_TIER_REDIS)
-			CHECK(w, dst->state[m->dst] == RADIX_SLOT_RESERVED &&
-					 dst->owner[m->dst] == RADIX_OWNER_DAEMON);
-	}
-}
-
-static void check_world(struct world *w)
-{
-	struct radix_stats s;
-	uint64_t tier[3] = { 0 }, n = 0, bonus = 0;
-	char why[256] = "";
-
-	if (radix_verify(w->ix, why, sizeof(why)) != 0)
-		wrong(w, __LINE__, why);
-	check_slots(w, RADIX_TIER_DEVICE, &w->ix->slots);
-	if (w->shape->n_host)
-		check_slots(w, RADIX_TIER_HOST, &w->ix->host);
-	check_moves(w);
-	for (int i = 0; i < TO_MAX_BLOCKS; i++) {
-		if (!w->o.b[i].used)
-			continue;
-		check_block(w, i);
-		tier[to_tier(&w->o.b[i])]++;
-		bonus += w->o.b[i].bonus > 0;
-		n++;
-	}
-	radix_index_stats(w->ix, &s);
-	CHECK(w, s.n_blocks == n);
-	CHECK(w, s.n_bonus == bonus);
-	CHECK(w, memcmp(s.tier, tier, sizeof(tier)) == 0);
-	CHECK(w, memcmp(s.moved, w->o.moved, sizeof(s.moved)) == 0);
-	CHECK(w, memcmp(s.removed_from, w->o.removed_from, sizeof(s.removed_from)) == 0);
-	CHECK(w, s.stored_total + s.found_total == s.n_blocks + s.removed_total);
-	for (uint32_t i = 0; i < N_LEASES; i++) {
-		const struct lease *l = &w->leases[i];
-		struct radix_member path[PROMPT_MAX * 2];
-		int at;
-
-		if (!l->open)
-			continue;
-		at = w->o.pins[l->o_hold].at;
-		n = radix_path_members(w->ix, &l->hold.at, PROMPT_MAX * 2, path);
-		CHECK(w, n == to_depth(&w->o, at));
-		for (; n--; at = w->o.b[at].parent)
-			CHECK(w, to_by_name(&w->o, path[n]) == at);
-	}
-}
-
-/* ---- matching -------------------------------------------------------------------------------- */
-
-struct expected {
-	int end, device_end;
-	uint32_t n_blocks, n_device, n_host;
-	int slots[PROMPT_MAX];
-};
-
-static struct expected match_expected(const struct world *w, uint32_t root, int from,
-				      const uint8_t *keys, uint32_t n)
-{
-	struct expected x = { .end = from, .device_end = from };
-
-	for (; x.n_blocks < n; x.n_blocks++) {
-		int child = to_child(&w->o, root, x.end, keys + (size_t)x.n_blocks * KEY, KEY);
-
-		if (child == TO_NONE)
-			break;
-		x.end = child;
-		if (to_tier(&w->o.b[child]) == RADIX_TIER_DEVICE) {
-			x.slots[x.n_device++] = w->o.b[child].slot[0];
-			x.device_end = child;
-		}
-		x.n_host += to_tier(&w->o.b[child]) == RADIX_TIER_HOST;
-	}
-	return x;
-}
-
-static struct expected match_both(struct world *w, uint32_t root, const struct radix_place *from,
-				  int o_from, const uint8_t *keys, uint32_t n,
-				  struct radix_match *ret_m)
-{
-	struct expected x = match_expected(w, root, o_from, keys, n);
-	struct radix_run v[PROMPT_MAX];
-	struct radix_runs runs = { .v = v, .cap = PROMPT_MAX };
-	struct radix_match lengths;
-	uint32_t k = 0;
-
-	radix_match(w->ix, from, keys, n, NULL, &lengths);
-	radix_match(w->ix, from, keys, n, &runs, ret_m);
-	CHECK(w, ret_m->n_blocks == x.n_blocks && lengths.n_blocks == x.n_blocks);
-	CHECK(w, ret_m->n_device == x.n_device && lengths.n_device == x.n_device);
-	CHECK(w, ret_m->n_host == x.n_host && lengths.n_host == x.n_host);
-	CHECK(w, ret_m->end.depth == from->depth + x.n_blocks);
-	CHECK(w, ret_m->device_end.depth == from->depth + x.n_device);
-	CHECK(w, !runs.full);
-	for (uint32_t i = 0; i < runs.n; i++)
-		for (uint32_t j = 0; j < v[i].len; j++, k++)
-			CHECK(w, k < x.n_device && (int)(v[i].start + j) == x.slots[k]);
-	CHECK(w, k == x.n_device);
-	return x;
-}
-
-/* With room for one run only, the match ends where the slots jump. */
-static void match_cut(struct world *w, uint32_t p)
-{
-	struct radix_place from = radix_place_root(w->root[0]);
-	struct expected x = match_expected(w, 0, TO_ROOT, w->prompts[p][0], w->prompt_len[p]);
-	struct radix_run v;
-	struct radix_runs runs = { .v = &v, .cap = 1 };
-	struct radix_match m;
-	uint32_t same = 0;
-
-	while (same < x.n_device && x.slots[same] == x.slots[0] + (int)same)
-		same++;
-	radix_match(w->ix, &from, w->prompts[p][0], w->prompt_len[p], &runs, &m);
-	CHECK(w, runs.full == (same < x.n_device));
-	CHECK(w, m.n_device == same);
-	CHECK(w, m.n_blocks == (runs.full ? same : x.n_blocks));
-}
-
 /* ---- leases ---------------------------------------------------------------------------------- */
 
-static void lease_pin(struct world *w, struct lease *l, const struct radix_match *m,
-		      const struct expected *x)
+static void lease_pin(struct tiers_world *w, struct tw_lease *l, const struct radix_match *m,
+		      const struct tw_expected *x)
 {
 	radix_pin_take(w->ix, &l->pin, &m->device_end);
 	l->o_pin = to_pin(&w->o, l->root, x->device_end);
@@ -335,23 +43,24 @@ static void lease_pin(struct world *w, struct lease *l, const struct radix_match
 	l->open = true;
 }
 
-static void op_open(struct world *w, struct lease *l)
+static void op_open(struct tiers_world *w, struct tw_lease *l)
 {
 	struct radix_place from;
 	struct radix_match m;
-	struct expected x;
+	struct tw_expected x;
 	uint32_t first = 0;
 	int o_from = TO_ROOT, found;
 	bool rooted;
 
-	*l = (struct lease){ .root = below(w, N_ROOTS), .prompt = below(w, N_PROMPTS) };
+	*l = (struct tw_lease){ .root = tw_below(w, TW_N_ROOTS),
+				.prompt = tw_below(w, TW_N_PROMPTS) };
 	from = radix_place_root(w->root[l->root]);
-	if (w->digests && chance(w, 35)) {
+	if (w->digests && tw_chance(w, 35)) {
 		const uint8_t *key;
 
-		first = below(w, w->prompt_len[l->prompt]);
+		first = tw_below(w, w->prompt_len[l->prompt]);
 		key = w->prompts[l->prompt][first];
-		found = to_find(&w->o, l->root, key, KEY);
+		found = to_find(&w->o, l->root, key, TW_KEY);
 		o_from = TO_ISLAND;
 		from = radix_place_island(w->root[l->root]);
 		CHECK(w, radix_find_digest(w->ix, w->root[l->root], key, &from, &rooted) ==
@@ -359,28 +68,28 @@ static void op_open(struct world *w, struct lease *l)
 		if (found != TO_NONE)
 			o_from = w->o.b[found].parent;
 	}
-	x = match_both(w, l->root, &from, o_from, w->prompts[l->prompt][first],
-		       w->prompt_len[l->prompt] - first, &m);
+	x = tw_match(w, l->root, &from, o_from, w->prompts[l->prompt][first],
+		     w->prompt_len[l->prompt] - first, &m);
 	if (radix_place_is_edge(&m.device_end) && !m.device_end.idx)
 		return; /* a pin before an island: test_digests has those */
 	l->cursor = first + x.n_device;
 	lease_pin(w, l, &m, &x);
 }
 
-static bool stuck(const struct world *w, const struct lease *l)
+static bool stuck(const struct tiers_world *w, const struct tw_lease *l)
 {
 	return w->o.pins[l->o_pin].at != l->at;
 }
 
-static void op_extend(struct world *w, struct lease *l)
+static void op_extend(struct tiers_world *w, struct tw_lease *l)
 {
 	struct radix_match m;
-	struct expected x;
+	struct tw_expected x;
 
 	if (stuck(w, l) || l->at == TO_ISLAND)
 		return;
-	x = match_both(w, l->root, &l->pin.at, l->at, w->prompts[l->prompt][l->cursor],
-		       w->prompt_len[l->prompt] - l->cursor, &m);
+	x = tw_match(w, l->root, &l->pin.at, l->at, w->prompts[l->prompt][l->cursor],
+		     w->prompt_len[l->prompt] - l->cursor, &m);
 	radix_pin_move(w->ix, &l->pin, &m.device_end);
 	to_pin_move(&w->o, l->o_pin, x.device_end);
 	radix_pin_move(w->ix, &l->hold, &m.end);
@@ -389,15 +98,15 @@ static void op_extend(struct world *w, struct lease *l)
 	l->cursor += x.n_device;
 }
 
-static void op_end(struct world *w, struct lease *l)
+static void op_end(struct tiers_world *w, struct tw_lease *l)
 {
-	bool touch = chance(w, 80);
+	bool touch = tw_chance(w, 80);
 
 	if (touch) {
 		radix_touch(w->ix, &l->pin.at, ++w->tick);
 		to_touch(&w->o, w->o.pins[l->o_pin].at, w->tick);
 	}
-	if (chance(w, 40)) {
+	if (tw_chance(w, 40)) {
 		radix_hit(w->ix, &l->hold.at);
 		to_hit(&w->o, w->o.pins[l->o_hold].at);
 	}
@@ -412,11 +121,11 @@ static void op_end(struct world *w, struct lease *l)
 	l->open = false;
 }
 
-static void op_reserve(struct world *w, struct lease *l)
+static void op_reserve(struct tiers_world *w, struct tw_lease *l)
 {
 	struct radix_run v[16];
 	struct radix_runs runs = { .v = v, .cap = 16 };
-	uint32_t want = 1 + below(w, 4), granted, n_free;
+	uint32_t want = 1 + tw_below(w, 4), granted, n_free;
 	struct radix_room room;
 
 	if (l->n_reserved + want > 16)
@@ -440,13 +149,13 @@ static void op_reserve(struct world *w, struct lease *l)
 }
 
 /* The member that a commit of `key` meets, hung where the writer says; TO_NONE: none. */
-static int commit_meets(struct world *w, const struct lease *l, const uint8_t *key)
+static int commit_meets(struct tiers_world *w, const struct tw_lease *l, const uint8_t *key)
 {
-	int there = to_child(&w->o, l->root, l->at, key, KEY);
+	int there = to_child(&w->o, l->root, l->at, key, TW_KEY);
 
 	if (there != TO_NONE || !w->digests)
 		return there;
-	there = to_find(&w->o, l->root, key, KEY);
+	there = to_find(&w->o, l->root, key, TW_KEY);
 	if (there != TO_NONE && l->at != TO_ISLAND) {
 		CHECK(w, w->o.b[there].parent == TO_ISLAND);
 		to_reparent(&w->o, there, l->at);
@@ -454,7 +163,7 @@ static int commit_meets(struct world *w, const struct lease *l, const uint8_t *k
 	return there;
 }
 
-static void op_commit(struct world *w, struct lease *l)
+static void op_commit(struct tiers_world *w, struct tw_lease *l)
 {
 	const uint8_t *key = w->prompts[l->prompt][l->cursor];
 	struct radix_block block = { .key = key, .n_tokens = 4 };
@@ -465,8 +174,8 @@ static void op_commit(struct world *w, struct lease *l)
 	if (!l->n_reserved || stuck(w, l) || l->cursor >= w->prompt_len[l->prompt])
 		return;
 	mine = block.slot = l->reserved[--l->n_reserved];
-	block.checksum_kind = (uint8_t)below(w, 2);
-	block.checksum[0] = block.checksum_kind ? (uint8_t)below(w, 2) : 0;
+	block.checksum_kind = (uint8_t)tw_below(w, 2);
+	block.checksum[0] = block.checksum_kind ? (uint8_t)tw_below(w, 2) : 0;
 	r = radix_commit(w->ix, &l->pin, 1, &block, ++w->tick, &slot, &result);
 	if (l->at >= 0 && w->o.b[l->at].slot[0] == TO_NONE) {
 		CHECK(w, r == RADIX_E_REFUSED);
@@ -476,10 +185,10 @@ static void op_commit(struct world *w, struct lease *l)
 	there = commit_meets(w, l, key);
 	if (there == TO_NONE) {
 		CHECK(w, r == 0 && result == RADIX_COMMIT_STORED && slot == mine);
-		there = to_add(&w->o, l->root, l->at, key, KEY, (int)mine, w->tick);
+		there = to_add(&w->o, l->root, l->at, key, TW_KEY, (int)mine, w->tick);
 		w->o.b[there].checksum_kind = block.checksum_kind;
 		memcpy(w->o.b[there].checksum, block.checksum, 16);
-		name_block(w, there, w->ix->slots.entry[mine]);
+		tw_name(w, there, w->ix->slots.entry[mine]);
 	} else if (w->o.b[there].slot[0] != TO_NONE) {
 		CHECK(w, r == 0 && result == RADIX_COMMIT_DUPLICATE);
 		CHECK(w, (int)slot == w->o.b[there].slot[0]);
@@ -501,27 +210,27 @@ static void op_commit(struct world *w, struct lease *l)
 
 /* ---- moves ----------------------------------------------------------------------------------- */
 
-static void move_add(struct world *w, const struct radix_move *m)
+static void move_add(struct tiers_world *w, const struct radix_move *m)
 {
 	int block = to_by_name(&w->o, m->block);
 
-	CHECK(w, block != TO_NONE && w->n_moves < MAX_MOVES);
+	CHECK(w, block != TO_NONE && w->n_moves < TW_MAX_MOVES);
 	w->moves[w->n_moves].m = *m;
 	w->moves[w->n_moves++].turn = w->o.b[block].turn;
 }
 
-static void op_room(struct world *w)
+static void op_room(struct tiers_world *w)
 {
-	struct radix_move moves[MAX_MOVES];
-	uint32_t room_left = MAX_MOVES - w->n_moves, want = 1 + below(w, 6), flags = 0;
-	uint32_t cap = chance(w, 15) ? 0 : below(w, room_left + 1);
-	enum radix_tier tier = w->shape->n_host && chance(w, 40) ? RADIX_TIER_HOST
-								 : RADIX_TIER_DEVICE;
+	struct radix_move moves[TW_MAX_MOVES];
+	uint32_t room_left = TW_MAX_MOVES - w->n_moves, want = 1 + tw_below(w, 6), flags = 0;
+	uint32_t cap = tw_chance(w, 15) ? 0 : tw_below(w, room_left + 1);
+	enum radix_tier tier = w->shape->n_host && tw_chance(w, 40) ? RADIX_TIER_HOST
+								    : RADIX_TIER_DEVICE;
 	struct radix_room got, x;
 
-	if (chance(w, 8))
+	if (tw_chance(w, 8))
 		flags |= RADIX_ROOM_DROP;
-	if (chance(w, 25))
+	if (tw_chance(w, 25))
 		flags |= RADIX_ROOM_SECOND_USE;
 	radix_make_room(w->ix, tier, want, flags, moves, cap, &got);
 	CHECK(w, got.started <= cap);
@@ -532,10 +241,10 @@ static void op_room(struct world *w)
 		move_add(w, &moves[i]);
 }
 
-static int random_block(struct world *w)
+static int random_block(struct tiers_world *w)
 {
 	for (int tries = 0; tries < 200; tries++) {
-		int i = (int)below(w, TO_MAX_BLOCKS / 2);
+		int i = (int)tw_below(w, TO_MAX_BLOCKS / 2);
 
 		if (w->o.b[i].used)
 			return i;
@@ -543,16 +252,16 @@ static int random_block(struct world *w)
 	return TO_NONE;
 }
 
-static void op_promote(struct world *w)
+static void op_promote(struct tiers_world *w)
 {
 	int block = random_block(w);
 	uint32_t n_free = to_count(&w->o, RADIX_TIER_DEVICE, RADIX_SLOT_FREE);
 	struct radix_move m;
 	int r;
 
-	if (block == TO_NONE || w->n_moves == MAX_MOVES)
+	if (block == TO_NONE || w->n_moves == TW_MAX_MOVES)
 		return;
-	while (chance(w, 90) && !to_parent_ready(&w->o, block))
+	while (tw_chance(w, 90) && !to_parent_ready(&w->o, block))
 		block = w->o.b[block].parent;
 	r = radix_promote_begin(w->ix, w->o.b[block].name, &m);
 	if (w->o.b[block].slot[0] != TO_NONE) {
@@ -566,16 +275,16 @@ static void op_promote(struct world *w)
 	}
 }
 
-static void op_copy(struct world *w)
+static void op_copy(struct tiers_world *w)
 {
-	enum radix_tier to = chance(w, 50) ? RADIX_TIER_HOST : RADIX_TIER_REDIS;
+	enum radix_tier to = tw_chance(w, 50) ? RADIX_TIER_HOST : RADIX_TIER_REDIS;
 	uint32_t n_free = to_count(&w->o, RADIX_TIER_HOST, RADIX_SLOT_FREE);
 	int block = random_block(w), r;
 	const struct to_block *b = &w->o.b[block];
 	struct radix_move m;
 	bool has;
 
-	if (block == TO_NONE || w->n_moves == MAX_MOVES)
+	if (block == TO_NONE || w->n_moves == TW_MAX_MOVES)
 		return;
 	has = to == RADIX_TIER_HOST ? b->slot[1] != TO_NONE : b->redis;
 	r = radix_copy_begin(w->ix, b->name, to, &m);
@@ -591,22 +300,22 @@ static void op_copy(struct world *w)
 	}
 }
 
-static void op_move_end(struct world *w)
+static void op_move_end(struct tiers_world *w)
 {
 	static const uint8_t checksum[16] = { 1 };
 	uint32_t i, freed = 77, expect_freed = 77;
-	bool ok = chance(w, 85), sum = chance(w, 50);
+	bool ok = tw_chance(w, 85), sum = tw_chance(w, 50);
 	int r, expect;
 
 	if (!w->n_moves)
 		return;
-	i = below(w, w->n_moves);
+	i = tw_below(w, w->n_moves);
 	r = radix_move_end(w->ix, &w->moves[i].m, ok, sum ? checksum : NULL, &freed);
 	expect = to_move_end(&w->o, &w->moves[i].m, w->moves[i].turn, ok, sum ? checksum : NULL,
 			     &expect_freed);
 	CHECK(w, r == expect);
 	if (r == RADIX_E_REFUSED) { /* too early: later again, or it is given up */
-		if (chance(w, 50))
+		if (tw_chance(w, 50))
 			return;
 		CHECK(w, radix_move_end(w->ix, &w->moves[i].m, false, NULL, &freed) == 0);
 		to_move_end(&w->o, &w->moves[i].m, w->moves[i].turn, false, NULL, &expect_freed);
@@ -617,9 +326,9 @@ static void op_move_end(struct world *w)
 
 /* ---- the rest -------------------------------------------------------------------------------- */
 
-static void op_lose(struct world *w)
+static void op_lose(struct tiers_world *w)
 {
-	enum radix_tier t = (enum radix_tier)below(w, 3);
+	enum radix_tier t = (enum radix_tier)tw_below(w, 3);
 	int block = random_block(w);
 	struct radix_member stale;
 
@@ -633,19 +342,19 @@ static void op_lose(struct world *w)
 }
 
 /* Behind a lease's hold, with the keys that its prompt has there, or with others. */
-static void op_found(struct world *w, struct lease *l)
+static void op_found(struct tiers_world *w, struct tw_lease *l)
 {
-	struct radix_member names[PROMPT_MAX];
+	struct radix_member names[TW_PROMPT_MAX];
 	uint32_t p = l->prompt, n, at, k = 0;
 	int end = w->o.pins[l->o_hold].at, pin;
 
 	if (end == TO_ISLAND)
 		return;
 	at = to_depth(&w->o, end);
-	if (!w->digests && chance(w, 30))
-		p = below(w, N_PROMPTS);
+	if (!w->digests && tw_chance(w, 30))
+		p = tw_below(w, TW_N_PROMPTS);
 	if (end >= 0 && w->digests &&
-	    (at > w->prompt_len[p] || memcmp(w->prompts[p][at - 1], w->o.b[end].key, KEY) != 0))
+	    (at > w->prompt_len[p] || memcmp(w->prompts[p][at - 1], w->o.b[end].key, TW_KEY) != 0))
 		return; /* an island's: its place in the prompt is not its depth */
 	if (at >= w->prompt_len[p])
 		return;
@@ -659,12 +368,12 @@ static void op_found(struct world *w, struct lease *l)
 	for (; at < w->prompt_len[p]; at++, k++) {
 		const uint8_t *key = w->prompts[p][at];
 
-		if (to_child(&w->o, l->root, end, key, KEY) != TO_NONE ||
+		if (to_child(&w->o, l->root, end, key, TW_KEY) != TO_NONE ||
 		    !to_budget_for_one(&w->o) ||
-		    (w->digests && to_find(&w->o, l->root, key, KEY) != TO_NONE))
+		    (w->digests && to_find(&w->o, l->root, key, TW_KEY) != TO_NONE))
 			break;
 		CHECK(w, k < n);
-		end = to_add(&w->o, l->root, end, key, KEY, TO_NONE, w->tick);
+		end = to_add(&w->o, l->root, end, key, TW_KEY, TO_NONE, w->tick);
 		w->o.b[end].name = names[k];
 		to_pin_move(&w->o, pin, end);
 	}
@@ -672,7 +381,7 @@ static void op_found(struct world *w, struct lease *l)
 	CHECK(w, k == n);
 }
 
-static void op_graft(struct world *w)
+static void op_graft(struct tiers_world *w)
 {
 	int child = random_block(w), parent = random_block(w), r, expect = 0;
 	struct to_block *c = &w->o.b[child], *p = &w->o.b[parent];
@@ -694,16 +403,16 @@ static void op_graft(struct world *w)
 }
 
 /* An island below the block that its digest names. */
-static void op_graft_right(struct world *w)
+static void op_graft_right(struct tiers_world *w)
 {
-	uint32_t p = below(w, N_PROMPTS), at, root = below(w, N_ROOTS);
+	uint32_t p = tw_below(w, TW_N_PROMPTS), at, root = tw_below(w, TW_N_ROOTS);
 	int child, parent, r;
 
 	if (w->prompt_len[p] < 2)
 		return;
-	at = 1 + below(w, w->prompt_len[p] - 1);
-	child = to_find(&w->o, root, w->prompts[p][at], KEY);
-	parent = to_find(&w->o, root, w->prompts[p][at - 1], KEY);
+	at = 1 + tw_below(w, w->prompt_len[p] - 1);
+	child = to_find(&w->o, root, w->prompts[p][at], TW_KEY);
+	parent = to_find(&w->o, root, w->prompts[p][at - 1], TW_KEY);
 	r = radix_graft(w->ix, w->root[root], w->prompts[p][at - 1], w->prompts[p][at]);
 	if (child == TO_NONE || parent == TO_NONE) {
 		CHECK(w, r == RADIX_E_NOTFOUND);
@@ -722,10 +431,10 @@ static void op_graft_right(struct world *w)
 	to_reparent(&w->o, child, parent);
 }
 
-static void step(struct world *w)
+static void step(struct tiers_world *w)
 {
-	struct lease *l = &w->leases[below(w, N_LEASES)];
-	uint32_t dice = below(w, 1000);
+	struct tw_lease *l = &w->leases[tw_below(w, TW_N_LEASES)];
+	uint32_t dice = tw_below(w, 1000);
 	const char *bad;
 
 #define OP(share, name, call)   \
@@ -746,7 +455,7 @@ static void step(struct world *w)
 	OP(2, "flush",
 	   CHECK(w, radix_flush_root(w->ix, w->root[1], RADIX_REMOVE_FLUSH) ==
 			    to_flush(&w->o, 1, RADIX_REMOVE_FLUSH)));
-	OP(20, "cut match", match_cut(w, below(w, N_PROMPTS)));
+	OP(20, "cut match", tw_match_cut(w, tw_below(w, TW_N_PROMPTS)));
 	if (w->digests) {
 		OP(10, "graft", op_graft(w));
 		OP(30, "graft right", op_graft_right(w));
@@ -756,7 +465,7 @@ static void step(struct world *w)
 		op_open(w, l);
 		goto done;
 	}
-	dice = below(w, 100);
+	dice = tw_below(w, 100);
 	OP(16, "end", op_end(w, l));
 	OP(22, "reserve", op_reserve(w, l));
 	OP(12, "extend", op_extend(w, l));
@@ -767,26 +476,26 @@ static void step(struct world *w)
 done:
 	bad = to_wrong();
 	if (bad)
-		wrong(w, __LINE__, bad);
-	check_world(w);
+		tw_wrong(w, __LINE__, bad);
+	tw_check(w);
 }
 
 /* Everything ends, and nothing is left behind. */
-static void world_deinit(struct world *w)
+static void world_deinit(struct tiers_world *w)
 {
 	struct radix_stats s;
 
 	w->op = "the end";
-	for (uint32_t i = 0; i < N_LEASES; i++)
+	for (uint32_t i = 0; i < TW_N_LEASES; i++)
 		if (w->leases[i].open)
 			op_end(w, &w->leases[i]);
-	for (uint32_t i = 0; i < N_ROOTS; i++)
+	for (uint32_t i = 0; i < TW_N_ROOTS; i++)
 		CHECK(w, radix_flush_root(w->ix, w->root[i], RADIX_REMOVE_FLUSH) ==
 				 to_flush(&w->o, i, RADIX_REMOVE_FLUSH));
-	check_world(w);
+	tw_check(w);
 	while (w->n_moves) {
 		op_move_end(w);
-		check_world(w);
+		tw_check(w);
 	}
 	radix_index_stats(w->ix, &s);
 	CHECK(w, s.slots[RADIX_SLOT_FREE] == w->shape->n_slots);
@@ -796,11 +505,12 @@ static void world_deinit(struct world *w)
 	CHECK(w, w->heap.live_blocks == 0);
 }
 
-static void run(const struct shape *shape, bool digests, uint64_t seed, unsigned steps)
+static void run(const struct tw_shape *shape, bool digests, uint64_t seed, unsigned steps)
 {
-	static struct world w;
+	static struct tiers_world w;
 
-	world_init(&w, shape, digests, seed);
+	tw_init(&w, shape, digests, seed);
+	w.shape_number = (int)(shape - shapes);
 	for (w.step = 0; w.step < steps; w.step++)
 		step(&w);
 	world_deinit(&w);
@@ -808,7 +518,7 @@ static void run(const struct shape *shape, bool digests, uint64_t seed, unsigned
 
 START_TEST(random_sessions)
 {
-	const struct shape *shape = &shapes[_i / 2];
+	const struct tw_shape *shape = &shapes[_i / 2];
 
 	for (uint64_t seed = 1; seed <= 4; seed++)
 		run(shape, _i % 2, seed * 1000 + (uint64_t)_i, 10000);

@@ -1,5 +1,6 @@
 /*
- * test_tiers_up.c - copies that come up, are computed again, get lost; islands; the order of leaf LRU.
+ * test_tiers_up.c - copies that come up, are computed again, get lost; islands; the order of leaf
+ * LRU.
  */
 #include "tests/lib/rng.h"
 #include "tests/lib/run.h"
@@ -645,7 +646,7 @@ static void lru(uint64_t seed, uint32_t at_once)
 	for (n = 0; n < s.n_blocks; n += room.started) {
 		ck_assert_uint_gt(make_room(RADIX_TIER_DEVICE, at_once, 0), 0);
 		for (uint32_t i = 0; i < room.started; i++) {
-			/* nobody who was used earlier is left, for a parent is never older than its child */
+			/* a parent is never older than its child: nobody older is left */
 			ck_assert_uint_ge(moves[i].tick, last);
 			last = moves[i].tick;
 		}
