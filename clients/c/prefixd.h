@@ -165,7 +165,7 @@ enum {
 };
 
 /* A prompt, or the part of it that the call is about. */
-typedef struct {
+typedef struct pfx_prompt {
 	size_t struct_size;
 	uint32_t tenant;
 	const void *salt; /* may be empty, not absent: salt_len 0 is "no salt" */

@@ -12,11 +12,23 @@
 #ifndef PREFIXD_LOAD_H
 #define PREFIXD_LOAD_H
 
-#include "prefixd.h"
+#include <stddef.h>
+#include <stdint.h>
 
 #ifdef __cplusplus
 extern "C" {
 #endif
+
+#ifndef PFX_API
+#if defined(__GNUC__)
+#define PFX_API __attribute__((visibility("default")))
+#else
+#define PFX_API
+#endif
+#endif
+
+typedef struct pfx_namespace pfx_namespace;
+typedef struct pfx_prompt pfx_prompt; /* prefixd.h */
 
 typedef struct {
 	size_t struct_size;
