@@ -73,7 +73,7 @@ struct prefixd_redis_message {
 	uint64_t ns;
 	uint32_t n;
 	bool up;
-	uint8_t data[];
+	_Alignas(8) uint8_t data[];
 };
 
 #define PREFIXD_REDIS_BAD_REASONS(X)                                          \
@@ -99,13 +99,14 @@ enum prefixd_redis_bad {
 };
 
 /* Why commands failed. */
-#define PREFIXD_REDIS_ERRORS(X)                                                     \
-	X(CONNECT, "connect")                                                       \
-	X(CLOSED, "closed")                                                         \
-	X(TIMEOUT, "timeout")                                                       \
-	X(PROTOCOL, "protocol")                                                     \
-	X(OOM, "oom") X(LOADING, "loading") X(READONLY, "readonly") X(AUTH, "auth") \
-		X(MOVED, "moved") X(OTHER, "other")
+#define PREFIXD_REDIS_ERRORS(X)                                                         \
+	X(CONNECT, "connect")                                                           \
+	X(CLOSED, "closed")                                                             \
+	X(TIMEOUT, "timeout")                                                           \
+	X(PROTOCOL, "protocol")                                                         \
+	X(OOM, "oom")                                                                   \
+	X(LOADING, "loading") X(READONLY, "readonly") X(AUTH, "auth") X(MOVED, "moved") \
+		X(OTHER, "other")
 
 enum prefixd_redis_error {
 #define X(sym, text) PREFIXD_REDIS_ERROR_##sym,

@@ -75,19 +75,19 @@ struct prefixd_redis_command {
 
 /* ---- statistics ------------------------------------------------------------------------------ */
 
-#define PREFIXD_REDIS_COUNTS(X)                                                                   \
-	X(round_trips)                                                                            \
-	X(commands)                                                                               \
-	X(stored)                                                                                 \
-	X(fetched)                                                                                \
-	X(lost)                                                                                   \
-	X(looks)                                                                                  \
-	X(looks_present)                                                                          \
-	X(unlinked)                                                                               \
-	X(bytes_out)                                                                              \
-	X(bytes_in)                                                                               \
-	X(in_flight) X(in_flight_bytes) X(queued) X(connects) X(breaker_opened) X(breaker_closed) \
-		X(latency_ns)
+#define PREFIXD_REDIS_COUNTS(X) \
+	X(round_trips)          \
+	X(commands)             \
+	X(stored)               \
+	X(fetched)              \
+	X(lost)                 \
+	X(looks)                \
+	X(looks_present)        \
+	X(unlinked)             \
+	X(bytes_out)            \
+	X(bytes_in)             \
+	X(in_flight)            \
+	X(in_flight_bytes) X(queued) X(connects) X(breaker_opened) X(breaker_closed) X(latency_ns)
 
 struct prefixd_redis_counts {
 #define X(name) _Atomic uint64_t name;
@@ -153,7 +153,7 @@ struct prefixd_redis {
 	uint8_t *buffer; /* PREFIXD_REDIS_READ bytes */
 	bool broken;
 	enum prefixd_redis_error error; /* with broken */
-	uint64_t progress_ns;           /* when a byte moved last */
+	uint64_t progress_ns;           /* when a byte came last, or went while no reply was owed */
 
 	/* commands */
 	struct radix_list urgent, waiting, writing, awaiting;

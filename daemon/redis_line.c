@@ -224,7 +224,12 @@ static bool write_some(struct prefixd_redis *r)
 				prefixd_redis_break(r, PREFIXD_REDIS_ERROR_CLOSED);
 			return false;
 		}
-		r->progress_ns = prefixd_redis_now();
+		/*
+		 * Bytes that go into the socket say nothing of a peer that owes a reply: it may
+		 * stand still, and whoever goes on asking would never notice.
+		 */
+		if (radix_list_empty(&r->awaiting))
+			r->progress_ns = prefixd_redis_now();
 		written(r, (size_t)n);
 	}
 	return true;

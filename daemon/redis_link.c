@@ -6,9 +6,9 @@
  * used again, and no late reply of it can be taken for another's.
  *
  * Two clocks end what does not end by itself.  A request has its own deadline; when that passes it
- * is answered, and counts as one failure.  The connection stalls when something is awaited and no
- * byte has moved, either way, for config.deadline_ns: then it is given up at once.  A Redis that is
- * busy with many large blocks moves bytes and is left alone.
+ * is answered, and counts as one failure.  The connection stalls when a reply is owed and no byte
+ * came for config.deadline_ns, or none is owed and no byte went: then it is given up at once.  A
+ * Redis that is busy with many large blocks moves bytes and is left alone.
  */
 #include "daemon/redis_internal.h"
 

@@ -121,7 +121,7 @@ static int reader_renew(struct prefixd_replies *r)
 	if (!r->reader)
 		return -ENOMEM;
 	r->reader->privdata = r; /* the macro for it does not compile with clang */
-	r->reader->maxbuf = 0; /* keep the buffer: one for each string would be slow */
+	r->reader->maxbuf = 0;   /* keep the buffer: one for each string would be slow */
 	return 0;
 }
 

@@ -272,10 +272,11 @@ END_TEST
 
 /* ---- half answers, stalls, ends -------------------------------------------------------------- */
 
-START_TEST(one_byte_at_a_time)
+START_TEST(few_bytes_at_a_time)
 {
 	serve_value(3);
 	fake_split(fake, (size_t)_i);
+	kit.config.deadline_ns = kit.config.connect_ns = 20000 * MS; /* it takes its time */
 	start();
 	ck_assert_int_eq(kit_fetch(&kit, 3), PREFIXD_MOVE_OK);
 	ck_assert_int_eq(kit_fetch(&kit, 4), PREFIXD_MOVE_CORRUPT); /* the value of 3 */
@@ -441,6 +442,7 @@ START_TEST(stall)
 
 	kit.config.deadline_ns = 200 * MS;
 	start();
+	fake_answer(fake, "PING", FAKE_STALL, NULL, 0);
 	fake_answer(fake, "SET", FAKE_STALL, NULL, 0);
 	begin = prefixd_redis_now();
 	ck_assert_int_eq(kit_store(&kit, 1), PREFIXD_MOVE_DOWN);
@@ -449,12 +451,35 @@ START_TEST(stall)
 	kit_wait_down(&kit, 1, 500);
 	ck_assert_uint_ge(kit_stats(&kit).errors[PREFIXD_REDIS_ERROR_TIMEOUT], 1);
 	/* While it is open nobody waits. */
-	fake_answer(fake, "PING", FAKE_STALL, NULL, 0);
 	begin = prefixd_redis_now();
 	for (unsigned i = 0; i < 100; i++)
 		ck_assert_int_eq(kit_store(&kit, i), PREFIXD_MOVE_DOWN);
 	ck_assert_uint_eq(kit_look(&kit, 0, 10), 0);
 	ck_assert_uint_lt(prefixd_redis_now() - begin, 150 * MS);
+}
+END_TEST
+
+/* The same with more requests all the time, which the socket still takes: noticed as soon. */
+START_TEST(stall_under_load)
+{
+	uint8_t block[BLOCK] = { 0 };
+	uint64_t begin;
+
+	kit.config.deadline_ns = 300 * MS;
+	kit.config.breaker_failures = 100000;
+	start();
+	kit_names(&kit, 2);
+	fake_answer(fake, "SET", FAKE_MUTE, NULL, 0);
+	fake_answer(fake, "PING", FAKE_STALL, NULL, 0);
+	begin = prefixd_redis_now();
+	while (!kit.n_down && prefixd_redis_now() < begin + 3000 * MS) {
+		kit_send_store(&kit, 1, block, prefixd_redis_now() + 5 * MS);
+		kit_idle(&kit, 5);
+	}
+	ck_assert_uint_ge(prefixd_redis_now() - begin, 290 * MS);
+	ck_assert_uint_lt(prefixd_redis_now() - begin, 1500 * MS);
+	kit_drain(&kit, 1000);
+	ck_assert_uint_gt(kit.results[PREFIXD_MOVE_DOWN], 5);
 }
 END_TEST
 
@@ -573,12 +598,13 @@ static Suite *suite(const char *which)
 		tcase_add_test(tc, F47_announced);
 		tcase_add_test(tc, F47_oversized);
 	} else {
-		tcase_add_loop_test(tc, one_byte_at_a_time, 1, 3);
+		tcase_add_loop_test(tc, few_bytes_at_a_time, 1, 4);
 		tcase_add_test(tc, closed_within_a_reply);
 		tcase_add_test(tc, late_reply);
 		tcase_add_test(tc, slot_used_again);
 		tcase_add_test(tc, flapping);
 		tcase_add_test(tc, stall);
+		tcase_add_test(tc, stall_under_load);
 		tcase_add_test(tc, failures_in_a_row);
 		tcase_add_test(tc, not_tried);
 		tcase_add_test(tc, epochs);
