@@ -1,6 +1,7 @@
 /*
- * test_client_daemon.c - libprefixd against the real daemon: restarts, forks, deaths.
+ * test_client_daemon.c - libprefixd against the real daemon: restarts, forks, deaths, PREFETCH.
  */
+#include "clients/c/prefixd_load.h"
 #include "tests/e2e/harness.h"
 #include "tests/lib/run.h"
 
@@ -332,6 +333,43 @@ START_TEST(child_outlives_parent)
 }
 END_TEST
 
+/* What was pushed down by others comes up before somebody asks for it, and is what it was. */
+START_TEST(fetched_ahead)
+{
+	const char *const tiered[] = {
+		"--pool-blocks", "16", "--host-blocks", "64", "--prefill-rate", "1", NULL
+	};
+	unsigned long end = e2e_now_ms() + 10000;
+	pfx_prefetch_result ahead = { .struct_size = sizeof(ahead) };
+	pfx_match_result m = { .struct_size = sizeof(m) };
+	struct score s = { 0 };
+	uint32_t keys[KEYS * 16];
+	pfx_prompt p;
+	pfx_client *c;
+	pfx_namespace *ns;
+
+	(void)e2e_daemon_stop(&daemon_, SIGTERM);
+	ck_assert_int_eq(e2e_daemon_start(&daemon_, tiered), 0);
+	c = e2e_connect(&daemon_);
+	ns = e2e_open(c, "m", BLOCK);
+	for (uint32_t seed = 1; seed <= 8; seed++)
+		expect(c, request(ns, seed, &s), PFX_OK);
+	ck_assert_uint_eq(s.stored, 8 * KEYS);
+	prompt_of(1, keys, &p);
+	expect(c, pfx_prefetch(ns, &p, 0, &ahead), PFX_OK);
+	ck_assert_uint_eq(ahead.n_host, KEYS);
+	while (m.n_device < KEYS && e2e_now_ms() < end) {
+		expect(c, pfx_match(ns, &p, &m), PFX_OK);
+		expect(c, pfx_release(ns, m.lease, 0, 0, 0, NULL), PFX_OK);
+		e2e_sleep_ms(2);
+	}
+	expect(c, request(ns, 1, &s), PFX_OK);
+	ck_assert_uint_eq(s.hits, KEYS);
+	ck_assert_uint_eq(s.wrong, 0);
+	pfx_close(c);
+}
+END_TEST
+
 static Suite *suite(bool t21)
 {
 	Suite *s = suite_create(t21 ? "T21" : "client_daemon");
@@ -347,6 +385,7 @@ static Suite *suite(bool t21)
 		tcase_add_test(t, away_and_back);
 		tcase_add_test(t, killed_under_load);
 		tcase_add_test(t, child_outlives_parent);
+		tcase_add_test(t, fetched_ahead);
 	}
 	suite_add_tcase(s, t);
 	return s;
