@@ -336,8 +336,10 @@ END_TEST
 /* What was pushed down by others comes up before somebody asks for it, and is what it was. */
 START_TEST(fetched_ahead)
 {
+	/* Written through, so that slots can be had at once: it waits for no block to move down. */
 	const char *const tiered[] = {
-		"--pool-blocks", "16", "--host-blocks", "64", "--prefill-rate", "1", NULL
+		"--pool-blocks", "16", "--host-blocks", "64", "--prefill-rate", "1", "--write",
+		"through",       NULL
 	};
 	unsigned long end = e2e_now_ms() + 10000;
 	pfx_prefetch_result ahead = { .struct_size = sizeof(ahead) };
