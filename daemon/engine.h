@@ -84,7 +84,8 @@ struct prefixd_engine_config {
 	const char *version;      /* for HELLO's reply; kept by pointer */
 	uint32_t event_ring;      /* events kept for subscribers; 0: SUBSCRIBE is refused */
 	/* tiers below the pools */
-	uint32_t host_blocks;  /* host slots of each group; 0: no host tier */
+	uint32_t host_blocks;  /* host slots of each group; 0: as many as host_bytes allows */
+	uint64_t host_bytes;   /* total of all groups' host slots; 0: no limit but host_blocks */
 	bool redis;            /* STORE, FETCH, LOOK and NAMES are carried out */
 	uint32_t index_blocks; /* members of each group that only Redis has; others are forgotten */
 	enum prefixd_write_policy write;

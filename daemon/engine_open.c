@@ -13,7 +13,8 @@
 
 #include <stdio.h>
 
-#define OPEN_ERROR_MAX 768u /* bytes of the longest answer to an OPEN that waited */
+#define OPEN_ERROR_MAX   768u /* bytes of the longest answer to an OPEN that waited */
+#define HOST_ENTRY_BYTES 256u /* of the index for a block that it knows, as README.md has it */
 
 struct prefixd_namespace *prefixd_session_ns(const struct prefixd_engine *e,
 					     const struct prefixd_session *s, uint32_t id)
@@ -351,11 +352,47 @@ static bool group_slots(struct prefixd_engine *e, struct prefixd_request *rq, ui
 	return true;
 }
 
+/* What a host slot costs of host_bytes: its memory, and what the index takes for it. */
+static uint64_t host_cost(uint64_t block_bytes)
+{
+	return ((block_bytes + 63) & ~63ull) + HOST_ENTRY_BYTES;
+}
+
+/* How many host slots the limits allow, 0 too; false: refused. */
+static bool group_host(struct prefixd_engine *e, struct prefixd_request *rq, uint64_t block_bytes,
+		       uint32_t *ret_host)
+{
+	uint64_t cost = host_cost(block_bytes), left = e->config.host_bytes;
+	uint64_t n = e->config.host_blocks;
+
+	if (e->config.host_bytes == 0) {
+		*ret_host = e->config.host_blocks;
+		return true;
+	}
+	for (uint32_t i = 0; i < e->n_groups; i++)
+		if (e->groups[i])
+			left -= radix_min_u64(left, e->groups[i]->n_host *
+							    host_cost(e->groups[i]->slot_bytes));
+	if (n == 0)
+		n = radix_min_u64(left / cost, 1u << 30);
+	if (n > left / cost) {
+		prefixd_refuse(e, rq, PROTO_STATUS_NO_BUDGET, "block_bytes",
+			       "a host tier of %llu blocks of %llu bytes needs %llu bytes, but "
+			       "%llu of %llu bytes are left; raise host-bytes or lower host-blocks",
+			       (unsigned long long)n, (unsigned long long)block_bytes,
+			       (unsigned long long)(n * cost), (unsigned long long)left,
+			       (unsigned long long)e->config.host_bytes);
+		return false;
+	}
+	*ret_host = (uint32_t)n;
+	return true;
+}
+
 static struct prefixd_group *group_new(struct prefixd_engine *e, struct prefixd_request *rq,
 				       uint64_t block_bytes)
 {
 	struct prefixd_group *g;
-	uint32_t n_slots, id = 0;
+	uint32_t n_slots, n_host, id = 0;
 	uint64_t budget;
 
 	while (id < e->n_groups && e->groups[id])
@@ -367,7 +404,8 @@ static struct prefixd_group *group_new(struct prefixd_engine *e, struct prefixd_
 			       e->n_groups);
 		return NULL;
 	}
-	if (!group_slots(e, rq, block_bytes, &n_slots, &budget))
+	if (!group_slots(e, rq, block_bytes, &n_slots, &budget) ||
+	    !group_host(e, rq, block_bytes, &n_host))
 		return NULL;
 	g = prefixd_take0(e->alloc, sizeof(*g));
 	if (!g) {
@@ -385,7 +423,7 @@ static struct prefixd_group *group_new(struct prefixd_engine *e, struct prefixd_
 	radix_list_init(&g->stirred);
 	radix_list_init(&g->loads);
 	g->line_due_ns = g->again_ns = UINT64_MAX;
-	g->n_host = e->config.host_blocks;
+	g->n_host = n_host;
 	g->marks = prefixd_take0(e->alloc, n_slots);
 	if (!g->marks) {
 		radix_give(e->alloc, g, sizeof(*g));

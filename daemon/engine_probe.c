@@ -144,7 +144,7 @@ void prefixd_op_prefetch(struct prefixd_engine *e, struct prefixd_request *rq)
 	const char *bad;
 	uint32_t n_keys;
 
-	if (!e->config.host_blocks && !e->config.redis) {
+	if (!e->config.host_blocks && !e->config.host_bytes && !e->config.redis) {
 		prefixd_refuse(e, rq, PROTO_STATUS_UNSUPPORTED, NULL,
 			       "this daemon was started without a lower tier; there is nothing to "
 			       "fetch from");

@@ -3,6 +3,7 @@
  */
 #include "daemon/tiers.h"
 
+#include "daemon/budget.h"
 #include "daemon/log.h"
 #include "daemon/tiers_internal.h"
 
@@ -377,6 +378,7 @@ void prefixd_tiers_act(struct prefixd_server *s, const struct prefixd_action *a)
 void prefixd_tiers_config(const struct prefixd_options *o, struct prefixd_engine_config *config)
 {
 	config->host_blocks = prefixd_options_host_blocks(o);
+	config->host_bytes = prefixd_budget_host(o);
 	config->redis = o->redis[0] != '\0';
 	config->index_blocks = prefixd_options_index_blocks(o);
 	config->write = (enum prefixd_write_policy)o->write;
