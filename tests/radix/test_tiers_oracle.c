@@ -280,12 +280,13 @@ static void op_copy(struct tiers_world *w)
 	enum radix_tier to = tw_chance(w, 50) ? RADIX_TIER_HOST : RADIX_TIER_REDIS;
 	uint32_t n_free = to_count(&w->o, RADIX_TIER_HOST, RADIX_SLOT_FREE);
 	int block = random_block(w), r;
-	const struct to_block *b = &w->o.b[block];
+	const struct to_block *b;
 	struct radix_move m;
 	bool has;
 
 	if (block == TO_NONE || w->n_moves == TW_MAX_MOVES)
 		return;
+	b = &w->o.b[block];
 	has = to == RADIX_TIER_HOST ? b->slot[1] != TO_NONE : b->redis;
 	r = radix_copy_begin(w->ix, b->name, to, &m);
 	if (has || to_tier(b) >= to || b->moving & 1u << to ||
@@ -384,9 +385,13 @@ static void op_found(struct tiers_world *w, struct tw_lease *l)
 static void op_graft(struct tiers_world *w)
 {
 	int child = random_block(w), parent = random_block(w), r, expect = 0;
-	struct to_block *c = &w->o.b[child], *p = &w->o.b[parent];
+	const struct to_block *c, *p;
 
-	if (child == TO_NONE || parent == TO_NONE || c->root != p->root || child == parent)
+	if (child == TO_NONE || parent == TO_NONE || child == parent)
+		return;
+	c = &w->o.b[child];
+	p = &w->o.b[parent];
+	if (c->root != p->root)
 		return;
 	if (c->parent == parent)
 		expect = 0;
