@@ -608,6 +608,9 @@ void session_world_init(struct session_world *w, uint8_t choices)
 	w->config.event_ring = 64;
 	w->config.limits.op_ids = choices & 1 ? 3 : 64;
 	w->config.limits.max_pins_share = choices & 2 ? 30 : 0;
+	w->config.limits.max_reserved = choices & 2 ? 5 : 0;
+	w->config.limits.max_sessions_per_process = choices & 128 ? 2 : 0;
+	w->config.limits.max_sessions_per_user = choices & 128 ? 4 : 0;
 	w->config.limits.lease_max_age_ns = choices & 4 ? 200000000 : 0;
 	w->config.grace_ns = choices & 8 ? 50000000 : 0;
 	w->config.watches_processes = choices & 16;
