@@ -263,7 +263,7 @@ static int descriptors_for_workers(void)
 	(void)getrlimit(RLIMIT_NOFILE, &rl); /* cannot fail for this limit */
 	if (rl.rlim_cur > INT_MAX)
 		return INT_MAX;
-	return (int)rl.rlim_cur - (rl.rlim_cur < 128 ? 4 : 8);
+	return (int)rl.rlim_cur - (rl.rlim_cur < 128 ? 3 : 8);
 }
 
 static void client_accept(struct prefixd_server *s, int fd, bool admin)

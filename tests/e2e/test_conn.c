@@ -368,6 +368,63 @@ START_TEST(hard_limit_drops)
 }
 END_TEST
 
+/* Lets time pass in the loop; at most so many milliseconds, or until a connection has ended. */
+static void pass(struct world *w, unsigned ms)
+{
+	for (unsigned i = 0; i < ms && w->n_ended == 0; i++) {
+		ck_assert_int_ge(event_base_loop(w->base, EVLOOP_NONBLOCK), 0);
+		usleep(1000);
+	}
+}
+
+/* Who stays above the soft limit for slow_ns is dropped; who has caught up by then is not, and who
+ * is merely owed something neither. */
+START_TEST(slow_reader_is_dropped)
+{
+	static uint8_t got[1 << 16];
+	const uint64_t slow_ns = 100000000;
+	uint8_t frame[PROTO_HEADER_LEN];
+	struct world w;
+	struct end e, owed;
+
+	world_init(&w);
+	w.conns.slow_ns = &slow_ns;
+	w.reply_len = 64 << 10;
+	end_init(&owed, &w, 0);
+	frame_make(frame, 1, 0);
+	for (int i = 0; i < 8; i++)
+		ck_assert_int_eq(write(owed.fd, frame, sizeof(frame)), (ssize_t)sizeof(frame));
+	settle(&w);
+	ck_assert_uint_gt(prefixd_conn_unsent(&owed.conn), 0);
+	end_init(&e, &w, 1);
+	for (int round = 0; round < 3; round++) { /* behind, and not for long */
+		for (int i = 0; i < 30; i++)
+			ck_assert_int_eq(write(e.fd, frame, sizeof(frame)), (ssize_t)sizeof(frame));
+		settle(&w);
+		ck_assert_uint_gt(prefixd_conn_unsent(&e.conn), PREFIXD_CONN_SOFT);
+		while (prefixd_conn_unsent(&e.conn) > 0 || e.conn.more) {
+			(void)read_some(e.fd, got, sizeof(got));
+			settle(&w);
+		}
+		while (read_some(e.fd, got, sizeof(got)) > 0)
+			;
+	}
+	pass(&w, 300); /* no timer was left behind */
+	ck_assert_uint_eq(w.n_ended, 0);
+	for (int i = 0; i < 30; i++)
+		ck_assert_int_eq(write(e.fd, frame, sizeof(frame)), (ssize_t)sizeof(frame));
+	settle(&w);
+	ck_assert_uint_gt(prefixd_conn_unsent(&e.conn), PREFIXD_CONN_SOFT);
+	pass(&w, 10000);
+	ck_assert_uint_eq(w.n_ended, 1);
+	ck_assert_int_eq(w.why, PREFIXD_CLOSED_SLOW_READER);
+	ck_assert_int_lt(owed.conn.why, PREFIXD_CLOSED_PEER); /* open */
+	end_deinit(&e);
+	end_deinit(&owed);
+	world_deinit(&w);
+}
+END_TEST
+
 /* ---- wrong headers, ends --------------------------------------------------------------------- */
 
 static void expect_bad(const uint8_t *bytes, size_t len, bool spoke, enum proto_status status)
@@ -766,6 +823,7 @@ static Suite *suite(void)
 	tcase_add_test(tc, nobody_starves);
 	tcase_add_test(tc, slow_reader_is_paused);
 	tcase_add_test(tc, hard_limit_drops);
+	tcase_add_test(tc, slow_reader_is_dropped);
 	tcase_add_test(tc, wrong_headers);
 	tcase_add_test(tc, half_closed);
 	tcase_add_test(tc, broken_pipe);

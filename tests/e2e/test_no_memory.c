@@ -242,7 +242,7 @@ __attribute__((noreturn)) static void unwell(long n, const char *what)
 {
 	char *log = e2e_daemon_log(&d);
 
-	fprintf(stderr, "%s", log);
+	fprintf(stderr, "%s", strlen(log) > 4000 ? log + strlen(log) - 4000 : log);
 	free(log);
 	ck_abort_msg("call %ld: %s", n, what);
 }
@@ -267,8 +267,10 @@ static bool start_armed(long n)
 	if (r == 0)
 		return true;
 	atomic_store(&memory->armed, 0);
-	if (r != 1)
+	if (r != 1) {
+		fprintf(stderr, "the start gave %d\n", r);
 		unwell(n, "it could not start, and did not end as it should");
+	}
 	ck_assert_int_eq(atomic_load(&memory->failed), 1);
 	return false;
 }

@@ -294,6 +294,100 @@ START_TEST(quarantine_ends_by_its_owner)
 }
 END_TEST
 
+/*
+ * Digests in a place where they cannot be: the refusal says whether the block hangs elsewhere or
+ * would hang below itself, and a COMMIT how many blocks it has stored before.
+ */
+START_TEST(digests_in_the_wrong_place)
+{
+	struct proto_open_req o = world_open_req("m");
+	struct proto_match_req m = { .has = PROTO_HAS_ALL };
+	struct proto_extend_req x = { 0 };
+	struct proto_commit_req c = { .n = 3 };
+	struct proto_commit_rep done;
+	struct proto_match_rep rep;
+	struct scene_prompt p;
+	struct scene_place a;
+	uint8_t d[8][16];
+
+	world_config_init(&config);
+	ck_assert_int_eq(world_init(&w, &config), 0);
+	for (uint32_t i = 0; i < sizeof(d); i++)
+		d[i / 16][i % 16] = (uint8_t)(i + 1);
+	memcpy(d[6], d[1], 16); /* 4 5 1, where 1 is known below 0 */
+	o.key_mode = PROTO_KEYS_DIGEST;
+	o.digest_len = 16;
+	o.seed_probe = world_text("s");
+	a = scene_place(&w, 100, 1000, &o);
+	p = (struct scene_prompt){ .keys = d[0], .n_keys = 2 };
+	ck_assert_uint_eq(scene_put(&a, &p, 1), 2);
+	p = (struct scene_prompt){ .keys = d[4], .n_keys = 3 };
+	scene_match(&a, &p, &rep);
+	c.lease = rep.lease;
+	must_reserve(&a, rep.lease, 3);
+	ck_assert_int_eq(world_commit(a.c, &c, &done), PROTO_STATUS_CONFLICT);
+	ck_assert_ptr_nonnull(strstr(a.c->error_text, "2 of 3 blocks were committed; the next one is "
+						      "stored already, below another parent"));
+	p.n_keys = 2;
+	ck_assert_uint_eq(scene_look(&a, &p, NULL), 2);
+	/* An island 2 3, and its end named as its own parent. */
+	m.ns = a.ns.ns;
+	m.n_tokens = 8;
+	m.flags = PROTO_MATCH_ISLAND;
+	m.keys = (struct proto_span){ d[2], 32 };
+	ck_assert_int_eq(world_match(a.c, &m, &rep), PROTO_STATUS_OK);
+	x.lease = c.lease = rep.lease;
+	must_reserve(&a, rep.lease, 2);
+	c.n = 2;
+	ck_assert_int_eq(world_commit(a.c, &c, &done), PROTO_STATUS_OK);
+	x.parent = m.parent = (struct proto_span){ d[3], 16 };
+	ck_assert_int_eq(world_extend(a.c, &x, &rep), PROTO_STATUS_CONFLICT);
+	ck_assert_ptr_nonnull(strstr(a.c->error_text, "which would make a circle"));
+	ck_assert_int_eq(world_match(a.c, &m, &rep), PROTO_STATUS_CONFLICT);
+	ck_assert_ptr_nonnull(strstr(a.c->error_text, "which would make a circle"));
+	x.parent = (struct proto_span){ d[1], 16 };
+	ck_assert_int_eq(world_extend(a.c, &x, &rep), PROTO_STATUS_OK);
+	x.parent = (struct proto_span){ d[0], 16 };
+	ck_assert_int_eq(world_extend(a.c, &x, &rep), PROTO_STATUS_CONFLICT);
+	ck_assert_ptr_nonnull(strstr(a.c->error_text, "hangs below another parent"));
+	world_deinit(&w);
+}
+END_TEST
+
+/* A COMMIT that runs into its own island from below. */
+START_TEST(a_prompt_that_bites_its_tail)
+{
+	struct proto_open_req o = world_open_req("m");
+	struct proto_match_req m = { .has = PROTO_HAS_ALL,
+				     .n_tokens = 12,
+				     .flags = PROTO_MATCH_ISLAND };
+	struct proto_commit_req c = { .n = 3 };
+	struct proto_commit_rep done;
+	struct proto_match_rep rep;
+	struct scene_place a;
+	uint8_t d[3][16];
+
+	world_config_init(&config);
+	ck_assert_int_eq(world_init(&w, &config), 0);
+	for (uint32_t i = 0; i < sizeof(d); i++)
+		d[i / 16][i % 16] = (uint8_t)(i % 32 + 1); /* the third is the first */
+	o.key_mode = PROTO_KEYS_DIGEST;
+	o.digest_len = 16;
+	o.seed_probe = world_text("s");
+	a = scene_place(&w, 100, 1000, &o);
+	m.ns = a.ns.ns;
+	m.keys = (struct proto_span){ d, 48 };
+	ck_assert_int_eq(world_match(a.c, &m, &rep), PROTO_STATUS_OK);
+	c.lease = rep.lease;
+	must_reserve(&a, rep.lease, 3);
+	ck_assert_int_eq(world_commit(a.c, &c, &done), PROTO_STATUS_CONFLICT);
+	ck_assert_ptr_nonnull(strstr(a.c->error_text,
+				     "2 of 3 blocks were committed; the next one is stored already, "
+				     "above the lease's own place"));
+	world_deinit(&w);
+}
+END_TEST
+
 /* Who went away empty itself is not held to its share for that. */
 START_TEST(own_hunger_is_no_limit)
 {
@@ -371,6 +465,8 @@ int main(void)
 	tcase_add_test(t, every_replay_changes_nothing);
 	tcase_add_test(t, quarantine_ends_by_its_owner);
 	tcase_add_test(t, own_hunger_is_no_limit);
+	tcase_add_test(t, digests_in_the_wrong_place);
+	tcase_add_test(t, a_prompt_that_bites_its_tail);
 	tcase_add_test(t, a_prompt_does_not_shrink);
 	tcase_add_test(t, late_leaders_are_not_waited_for);
 	suite_add_tcase(s, t);
