@@ -199,15 +199,21 @@ static bool overlaps(const struct prefixd_load *front, const struct prefixd_load
 	       same_member(front->v[front->done], load->v[load->done]);
 }
 
-/* Another load that brings what this one needs next; NULL: none. */
+/*
+ * Another load that brings what this one needs next; NULL: none.  Of those that have not begun it
+ * is the oldest, so that they do not follow each other in turns.
+ */
 static struct prefixd_load *front_of(const struct prefixd_load *load)
 {
 	const struct radix_list *it;
+	bool older = true;
 
 	radix_list_foreach(it, &load->group->loads) {
 		struct prefixd_load *o = load_of(it, offsetof(struct prefixd_load, link));
 
-		if (o != load && !o->front && overlaps(o, load))
+		if (o == load)
+			older = false;
+		else if (!o->front && (older || o->n_flying) && overlaps(o, load))
 			return o;
 	}
 	return NULL;
@@ -338,7 +344,9 @@ bool prefixd_load_begin(struct prefixd_engine *e, struct prefixd_lease *l, uint6
 	load->above = l->pin.at.depth - from.depth;
 	load->lease = l;
 	load->seq = seq;
-	load->room.deadline_ns = UINT64_MAX; /* a load is cut rather than that others lose theirs */
+	/* With Redis down cold blocks are dropped for it as for others; at its deadline none is. */
+	load->room.needs = true;
+	load->room.deadline_ns = UINT64_MAX;
 	load->room.serve = serve;
 	l->load = load;
 	l->load_reason = PROTO_REASON_NONE;

@@ -13,6 +13,8 @@
  */
 #include "daemon/engine_internal.h"
 
+#define TRY_ANYWAY 8u /* of so many loads that are advised against, one is begun */
+
 bool prefixd_keys_check(struct prefixd_engine *e, struct prefixd_request *rq,
 			const struct prefixd_namespace *ns, struct proto_span keys, uint32_t *ret_n)
 {
@@ -279,10 +281,12 @@ static void promote(struct prefixd_engine *e, const struct prefixd_request *rq,
 {
 	if (lower(k) == 0 || l->root->detached)
 		return;
-	if (rep->advice) {
+	/* Now and then one is loaded all the same: how else would it be noticed that it got faster? */
+	if (rep->advice && ++l->group->n_declined % TRY_ANYWAY) {
 		e->counters.load_declined_slow += lower(k);
 		return;
 	}
+	rep->advice = 0;
 	if (k->may_load && prefixd_load_begin(e, l, rq->h->seq, prefixd_load_due(e, deadline_us)))
 		return;
 	rep->advice = 1; /* there is no memory for it */

@@ -154,6 +154,7 @@ struct prefixd_move *prefixd_move_start(struct prefixd_engine *e, struct prefixd
 		.used = true,
 	};
 	if (g->n_moving[m->from][m->to]++ == 0) {
+		mv->alone = true;
 		pace->since_ns = 0;
 		pace->n_ended = 0;
 	}
@@ -205,25 +206,35 @@ void prefixd_write_through(struct prefixd_engine *e, struct prefixd_group *g,
 
 static uint64_t average(uint64_t avg, uint64_t sample)
 {
+	if (sample < avg) /* a load in vain costs less than none ever again */
+		return avg - avg / 4 + sample / 4;
 	return avg ? avg - avg / 8 + sample / 8 : sample;
 }
 
+/* One stall of the machine is not what the next load will take; four such are believed. */
+static uint64_t believe(uint64_t avg, uint64_t sample)
+{
+	return average(avg, avg ? radix_min_u64(sample, 4 * avg) : sample);
+}
+
 /*
- * The time between ends says how fast blocks follow each other; ends come in bunches, so it is
- * taken over several.  A block that moved alone says nothing of that.
+ * How long one takes is told by those that had nothing before them; others waited in line.  The
+ * time between ends says how fast blocks follow each other; ends come in bunches, so it is taken
+ * over several.  A block that moved alone says nothing of that.
  */
 static void pace_note(struct prefixd_engine *e, const struct prefixd_move *mv)
 {
 	struct prefixd_pace *p = &mv->group->pace[mv->m.from][mv->m.to];
 	bool last = mv->group->n_moving[mv->m.from][mv->m.to] == 0;
 
-	p->latency_ns = average(p->latency_ns, e->now_ns - mv->begun_ns);
+	if (mv->alone)
+		p->latency_ns = believe(p->latency_ns, e->now_ns - mv->begun_ns);
 	if (p->since_ns) /* not the first one since nothing was under way */
 		p->n_ended++;
 	else
 		p->since_ns = e->now_ns;
 	if (p->n_ended == PACE_BLOCKS || (last && p->n_ended)) {
-		p->block_ns = average(p->block_ns, (e->now_ns - p->since_ns) / p->n_ended);
+		p->block_ns = believe(p->block_ns, (e->now_ns - p->since_ns) / p->n_ended);
 		p->since_ns = e->now_ns;
 		p->n_ended = 0;
 	}

@@ -28,7 +28,7 @@
 enum haste {
 	AHEAD,  /* nobody waits yet */
 	WANTED, /* somebody does, but would rather go without than that others lose theirs */
-	NEEDED, /* somebody does, and has a deadline */
+	NEEDED, /* somebody does, who cannot go on without */
 };
 
 enum outcome {
@@ -336,7 +336,7 @@ static enum outcome room_for_line(struct prefixd_engine *e, struct prefixd_group
 	uint32_t coming = leaving(g, RADIX_TIER_DEVICE);
 	uint64_t have = (uint64_t)radix_free_slots(g->index, RADIX_TIER_DEVICE) + coming;
 	uint64_t want = line_wants(g, have + STEP_BLOCKS);
-	enum haste haste = first_in_line(g)->deadline_ns == UINT64_MAX ? WANTED : NEEDED;
+	enum haste haste = first_in_line(g)->needs ? NEEDED : WANTED;
 
 	if (want <= have || e->draining)
 		return coming ? COMING : NOTHING;

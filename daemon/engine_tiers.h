@@ -34,6 +34,7 @@ struct prefixd_move {
 	uint32_t serial; /* of the id: how often this place was used */
 	uint32_t next;   /* free list; RADIX_NONE ends */
 	bool leaves;     /* its source becomes free when it ends well */
+	bool alone;      /* nothing moved the same way when it began */
 	bool used;
 };
 
@@ -85,8 +86,8 @@ struct prefixd_waiter {
 	struct radix_list link; /* the group's line */
 	uint32_t want;          /* slots still wanted; 0: none now, those behind go first */
 	uint32_t out;           /* bytes of output that serving him may take, his actions apart */
-	uint64_t deadline_ns;   /* dirty victims are dropped for him then; UINT64_MAX: never, nor
-				   when the tier below is gone: he goes without */
+	bool needs;           /* while the tier below is gone, dirty victims are dropped for him */
+	uint64_t deadline_ns; /* then they are in any case; UINT64_MAX: never */
 	/*
 	 * `n_free` slots are his.  Take what is wanted, lower `want`.  `last`: no more will become
 	 * free for now, or his deadline has passed.  True: served, or given up; he is off the list

@@ -88,6 +88,7 @@ struct prefixd_group {
 	/* engine_load.c */
 	struct radix_list loads; /* all of them, oldest first */
 	bool up_full;            /* a load found the window of moves up full */
+	uint32_t n_declined;     /* loads that were advised against */
 	bool loads_starve;       /* one found no slot */
 };
 

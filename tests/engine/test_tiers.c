@@ -491,6 +491,51 @@ START_TEST(fast_tier_advice)
 }
 END_TEST
 
+/* One load in eight is begun against the advice, so that a tier that got faster is noticed. */
+START_TEST(faster_tier_is_noticed)
+{
+	struct proto_open_req o = world_open_req("m");
+	uint32_t n_loaded = 0, n_last = 0;
+	struct scene_place at;
+	struct proto_event e;
+	uint64_t lease, seq;
+
+	configure(BLOCKS, 0, true);
+	config.tiers.remote.bytes_per_s = 10000000;
+	config.engine.limits.prefill_ns_per_token = 50000;
+	o.flags = PROTO_OPEN_OPAQUE;
+	o.block_bytes = 65536;
+	ck_assert_int_eq(world_init(&w, &config), 0);
+	at = scene_place(&w, 100, 1000, &o);
+	for (uint32_t p = 0; p < 4; p++)
+		ck_assert_uint_eq(put(&at, p), BLOCKS);
+	for (uint32_t i = 0; i < 200; i++) {
+		struct scene_prompt x = prompt(&at, i % 4);
+		struct proto_match_rep m;
+
+		(void)scene_match_with(&at, &x, PROTO_MATCH_PROMOTE, 0, &m);
+		lease = m.lease;
+		if (m.n_redis) {
+			n_loaded += m.advice == 0;
+			n_last += m.advice == 0 && i >= 180;
+		}
+		world_run_until_idle(&w);
+		while (world_event(at.c, &seq, &e))
+			continue;
+		scene_release(&at, lease, NULL);
+		if (i == 40) {
+			/* the first without a sample, and one in eight of the others */
+			ck_assert_uint_ge(n_loaded, 3);
+			ck_assert_uint_le(n_loaded, 10);
+			w.config.tiers.remote.bytes_per_s = 100000000000;
+			w.config.tiers.remote.latency_ns = 1000;
+		}
+	}
+	ck_assert_uint_ge(n_last, 10);
+	world_deinit(&w);
+}
+END_TEST
+
 /* ---- F42: Redis evicts between the question and the fetch ------------------------------------ */
 
 static void lost_between(uint32_t oldest, uint32_t want)
@@ -609,6 +654,7 @@ int main(void)
 	scene_case(s, "T48", match_while_down);
 	scene_case(s, "T52", slow_tier_advice);
 	scene_case(s, "T52", fast_tier_advice);
+	scene_case(s, "T52", faster_tier_is_noticed);
 	scene_case(s, "F42", evicted_between);
 	return scene_main(s);
 }

@@ -213,7 +213,7 @@ static uint64_t answer_at(struct world *w, const struct flight *f)
 {
 	struct world_tiers *t = w->tiers;
 	bool remote = f->type != PREFIXD_ACTION_COPY;
-	const struct world_link *link = remote ? &t->config.remote : &t->config.copy;
+	const struct world_link *link = remote ? &w->config.tiers.remote : &w->config.tiers.copy;
 	uint64_t *free_ns = remote ? &t->remote_free_ns : &t->copy_free_ns;
 	uint64_t bytes = f->type == PREFIXD_ACTION_LOOK ? 0 : t->arenas[f->group].slot_bytes;
 	uint64_t ns = w->now_ns;
