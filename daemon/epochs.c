@@ -152,6 +152,15 @@ void prefixd_epochs_deinit(struct prefixd_epochs *e)
 
 /* ---- changing and writing -------------------------------------------------------------------- */
 
+const struct prefixd_epoch_entry *prefixd_epochs_find(const struct prefixd_epochs *e,
+						      const uint8_t digest[32])
+{
+	for (uint32_t i = 0; i < e->n; i++)
+		if (memcmp(e->v[i].digest, digest, sizeof(e->v[i].digest)) == 0)
+			return &e->v[i];
+	return NULL;
+}
+
 int prefixd_epochs_set(struct prefixd_epochs *e, const uint8_t digest[32],
 		       const struct prefixd_epoch *epoch)
 {

@@ -32,6 +32,9 @@ bool prefixd_epoch_after(const struct prefixd_epoch *a, const struct prefixd_epo
 radix_nodiscard int prefixd_epochs_load(struct prefixd_epochs *e, const char *path, char *why,
 					size_t why_len);
 void prefixd_epochs_deinit(struct prefixd_epochs *e); /* idempotent */
+/* NULL: none was kept. */
+const struct prefixd_epoch_entry *prefixd_epochs_find(const struct prefixd_epochs *e,
+						      const uint8_t digest[32]);
 /* Takes over a later epoch.  Return: 0, also for an older one; -ENOMEM. */
 radix_nodiscard int prefixd_epochs_set(struct prefixd_epochs *e, const uint8_t digest[32],
 				       const struct prefixd_epoch *epoch);

@@ -205,6 +205,7 @@ void prefixd_server_step(struct prefixd_server *s, struct prefixd_event *event)
 	for (uint32_t i = 0; i < actions.n; i++)
 		server_act(s, &actions.v[i]);
 	s->stepping = false;
+	prefixd_tiers_after(s);
 	s->step_ns = now;
 	server_arm(s);
 }

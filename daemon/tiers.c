@@ -126,16 +126,38 @@ static void epochs_save(struct prefixd_server *s)
 			      e->path, strerror(-r));
 }
 
+/*
+ * Raised here: kept before whoever asked is answered.  Else the engine begins to use a namespace; if
+ * a life before this one knew a later epoch, the engine hears of it before anybody can ask anything.
+ */
 static void act_epoch(struct prefixd_server *s, const struct prefixd_action *a)
 {
-	struct prefixd_epochs *e = &s->tiers->epochs;
+	struct prefixd_tiers *t = s->tiers;
+	const struct prefixd_epoch_entry *have;
 
-	if (prefixd_epochs_set(e, a->u.epoch.digest, &a->u.epoch.epoch) < 0)
+	if (prefixd_epochs_set(&t->epochs, a->u.epoch.digest, &a->u.epoch.epoch) < 0)
 		prefixd_error("no memory to keep an epoch");
-	/* Raised here: whoever asked for it is answered after this.  Others wait for the tick. */
 	if (a->u.epoch.raised)
 		epochs_save(s);
+	have = prefixd_epochs_find(&t->epochs, a->u.epoch.digest);
+	if (have && prefixd_epoch_after(&have->epoch, &a->u.epoch.epoch)) {
+		t->seen = *have;
+		t->has_seen = true; /* a step begins with one namespace at most */
+	}
 	prefixd_act_tell(s, a);
+}
+
+void prefixd_tiers_after(struct prefixd_server *s)
+{
+	struct prefixd_event event = { .type = PREFIXD_EVENT_EPOCH_SEEN };
+	struct prefixd_tiers *t = s->tiers;
+
+	if (!t || !t->has_seen)
+		return;
+	t->has_seen = false;
+	memcpy(event.u.epoch.digest, t->seen.digest, sizeof(event.u.epoch.digest));
+	event.u.epoch.epoch = t->seen.epoch;
+	prefixd_server_step(s, &event);
 }
 
 /* ---- pools ----------------------------------------------------------------------------------- */
@@ -438,16 +460,7 @@ int prefixd_tiers_restore(struct prefixd_server *s, char *why, size_t why_len)
 	if (path)
 		r = prefixd_epochs_load(e, path, why, why_len);
 	free(path);
-	if (r < 0)
-		return r;
-	for (uint32_t i = 0; i < e->n; i++) {
-		struct prefixd_event event = { .type = PREFIXD_EVENT_EPOCH_SEEN };
-
-		memcpy(event.u.epoch.digest, e->v[i].digest, sizeof(event.u.epoch.digest));
-		event.u.epoch.epoch = e->v[i].epoch;
-		prefixd_server_step(s, &event);
-	}
-	return 0;
+	return r;
 }
 
 static void event_end(struct event **ev)

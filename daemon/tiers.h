@@ -34,7 +34,7 @@ void prefixd_tiers_config(const struct prefixd_options *o, struct prefixd_engine
  * with a sentence in `why`; prefixd_tiers_free() cleans up either way.
  */
 radix_nodiscard int prefixd_tiers_start(struct prefixd_server *s, char *why, size_t why_len);
-/* The engine is there: tells it what a life before this one left.  Return: as above. */
+/* Reads what a life before this one left.  Return: as above. */
 radix_nodiscard int prefixd_tiers_restore(struct prefixd_server *s, char *why, size_t why_len);
 /* Ends the helpers.  Copies may still be at the device: close it before prefixd_tiers_free(). */
 void prefixd_tiers_stop(struct prefixd_server *s);
@@ -42,6 +42,8 @@ void prefixd_tiers_free(struct prefixd_server *s);
 
 /* One of the actions above. */
 void prefixd_tiers_act(struct prefixd_server *s, const struct prefixd_action *a);
+/* After all actions of a step: what the engine has to hear before anything else. */
+void prefixd_tiers_after(struct prefixd_server *s);
 
 /* For whoever shows them; NULL: does not run. */
 const struct prefixd_carrier *prefixd_tiers_carrier(const struct prefixd_server *s);

@@ -41,6 +41,8 @@ struct prefixd_tiers {
 		unstaged;       /* struct prefixd_staged: with a buffer; without, oldest first */
 	uint64_t host_promised; /* bytes of host tiers that are being made */
 	uint64_t n_failed;      /* copies, when the log last said so */
+	struct prefixd_epoch_entry seen; /* later than what the engine said in this step */
+	bool has_seen;
 	struct prefixd_watched watch_copy, watch_redis;
 };
 

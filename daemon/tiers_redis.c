@@ -284,9 +284,10 @@ static void redis_answer(struct prefixd_server *s, struct prefixd_redis_message 
 		m->result = PREFIXD_MOVE_FAILED;
 	}
 	if (prefixd_redis_event(m, &event)) {
-		if (event.type == PREFIXD_EVENT_REDIS_STATE)
-			prefixd_info("redis: %s",
-				     event.u.redis_up ? "usable" : "not usable for now");
+		if (event.type == PREFIXD_EVENT_EPOCH_SEEN &&
+		    prefixd_epochs_set(&s->tiers->epochs, event.u.epoch.digest,
+				       &event.u.epoch.epoch) < 0)
+			prefixd_error("no memory to keep an epoch");
 		prefixd_server_step(s, &event);
 	}
 	if (st)
