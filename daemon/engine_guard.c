@@ -2,10 +2,10 @@
  * engine_guard.c - what one peer may take from the others: seats at the table, slots of a pool.
  *
  * What it guarantees.  The sessions of one process are bounded, those that lost their socket and
- * still hold blocks by a number of their own, so that a worker that connects for ever, or lets go of
- * its socket for ever, fills neither the table nor the pool by it.  A worker whose orphans are too
- * many is still let in, for only so can it say QUIESCED; it gets no lease before it has.  A limit
- * of slots binds who met it, and never others.
+ * still hold blocks by a number of their own, so that a worker that connects for ever, or lets go
+ * of its socket for ever, fills neither the table nor the pool by it.  A worker whose orphans are
+ * too many is still let in, for only so can it say QUIESCED; it gets no lease before it has.  A
+ * limit of slots binds who met it, and never others.
  *
  * What it relies on.  The kernel says who a peer is.  Where it cannot tell (a peer of another pid
  * namespace has process number 0), the limits of one process do not apply; those of one user do.

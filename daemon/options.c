@@ -1,9 +1,9 @@
 /*
  * options.c - the table, and the four sources of values.
  *
- * Each source goes through prefixd_option_set(), which checks the text and keeps it if no stronger source
- * has spoken.  Fields are filled from the texts that won at the very end, so that there is one
- * place where text becomes a number in force.
+ * Each source goes through prefixd_option_set(), which checks the text and keeps it if no stronger
+ * source has spoken.  Fields are filled from the texts that won at the very end, so that there is
+ * one place where text becomes a number in force.
  */
 #include "daemon/options_internal.h"
 

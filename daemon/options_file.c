@@ -4,9 +4,9 @@
  * What it guarantees.  Whatever --print-config writes is read as the same values.  A file that is
  * not whole, or not a text, is refused with its line.
  *
- * Values.  Blanks around a value do not belong to it, unless it stands in quotation marks: the first
- * and the last one are taken away, what is between them counts as it is.  A value that is longer
- * than a line may be goes on under the same name with a plus sign:
+ * Values.  Blanks around a value do not belong to it, unless it stands in quotation marks: the
+ * first and the last one are taken away, what is between them counts as it is.  A value that is
+ * longer than a line may be goes on under the same name with a plus sign:
  *
  *     naming-key-file = "/a/long/path/that "
  *     naming-key-file+ = "goes on"

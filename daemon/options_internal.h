@@ -19,8 +19,8 @@ radix_nodiscard int prefixd_option_parse(const struct prefixd_option *opt, const
 					 struct prefixd_value *ret, char *why, size_t why_len);
 
 /*
- * One value from one source; a stronger source's stays.  Return: 0, -EINVAL with a sentence in `why`
- * that begins with `where`, -ENOMEM.
+ * One value from one source; a stronger source's stays.  Return: 0, -EINVAL with a sentence in
+ * `why` that begins with `where`, -ENOMEM.
  */
 radix_nodiscard int prefixd_option_set(struct prefixd_options *o, const struct prefixd_option *opt,
 				       const char *text, enum prefixd_source source,

@@ -1,8 +1,8 @@
 /*
  * reserve.c - see reserve.h.
  *
- * Two kinds of pieces, with a bit for each: most of what libevent asks for fits into the small ones;
- * the large ones take a read's worth of a buffer.  Nothing larger is served.
+ * Two kinds of pieces, with a bit for each: most of what libevent asks for fits into the small
+ * ones; the large ones take a read's worth of a buffer.  Nothing larger is served.
  */
 #include "daemon/reserve.h"
 

@@ -3,9 +3,9 @@
  *
  * Each N gets a fresh daemon that is armed from its first instruction on: its start, a session with
  * every operation, the admin socket, the pages for monitors, a reload, and the end of it all.  A
- * daemon that cannot start ends with status 1 and says so; one that runs answers NO_MEMORY or closes
- * that connection, and answers everybody properly once there is memory again.  It never ends by
- * itself, and never leaves anything behind that an audit finds.
+ * daemon that cannot start ends with status 1 and says so; one that runs answers NO_MEMORY or
+ * closes that connection, and answers everybody properly once there is memory again.  It never ends
+ * by itself, and never leaves anything behind that an audit finds.
  *
  * $PREFIXD_FAILING_MALLOC is the library to preload.  $PREFIXD_EVERY: only each so-manieth call.
  */

@@ -1,6 +1,6 @@
 /*
- * test_long.c - F34: prompts of a million tokens, given in parts, cut by others and joined again, on
- * the stack that the process has (the test runs it with 64 KiB).
+ * test_long.c - F34: prompts of a million tokens, given in parts, cut by others and joined again,
+ * on the stack that the process has (the test runs it with 64 KiB).
  */
 #include "tests/engine/scene.h"
 

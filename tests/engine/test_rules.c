@@ -326,8 +326,9 @@ START_TEST(digests_in_the_wrong_place)
 	c.lease = rep.lease;
 	must_reserve(&a, rep.lease, 3);
 	ck_assert_int_eq(world_commit(a.c, &c, &done), PROTO_STATUS_CONFLICT);
-	ck_assert_ptr_nonnull(strstr(a.c->error_text, "2 of 3 blocks were committed; the next one is "
-						      "stored already, below another parent"));
+	ck_assert_ptr_nonnull(strstr(a.c->error_text,
+				     "2 of 3 blocks were committed; the next one is "
+				     "stored already, below another parent"));
 	p.n_keys = 2;
 	ck_assert_uint_eq(scene_look(&a, &p, NULL), 2);
 	/* An island 2 3, and its end named as its own parent. */
@@ -381,9 +382,9 @@ START_TEST(a_prompt_that_bites_its_tail)
 	c.lease = rep.lease;
 	must_reserve(&a, rep.lease, 3);
 	ck_assert_int_eq(world_commit(a.c, &c, &done), PROTO_STATUS_CONFLICT);
-	ck_assert_ptr_nonnull(strstr(a.c->error_text,
-				     "2 of 3 blocks were committed; the next one is stored already, "
-				     "above the lease's own place"));
+	ck_assert_ptr_nonnull(strstr(
+		a.c->error_text, "2 of 3 blocks were committed; the next one is stored already, "
+				 "above the lease's own place"));
 	world_deinit(&w);
 }
 END_TEST
