@@ -387,7 +387,11 @@ void radix_low_attach(struct radix_index *ix, uint32_t node, uint32_t i, uint32_
 	enum radix_tier from = radix_tier_of(e);
 
 	radix_assert(low->end[RADIX_TIER_DEVICE] == i);
-	radix_low_stay(ix, node, RADIX_TIER_DEVICE, i);
+	if (i)
+		radix_low_stay(ix, node, RADIX_TIER_DEVICE, i);
+	else if (n->parent != RADIX_NODE_NONE) /* before it: its copies are the older bonuses */
+		radix_low_stay(ix, n->parent, RADIX_TIER_DEVICE,
+			       radix_node(ix, n->parent)->n_blocks);
 	radix_low_stay(ix, node, RADIX_TIER_HOST, i + 1);
 	radix_edge_set_ref(n, ix->roots[n->root].g, i, slot);
 	e->slot = slot;
