@@ -99,7 +99,7 @@ static void load_event(struct tiers_run *r, struct tiers_lease *l, const struct 
 
 	world_check(&r->w, e->state == PROTO_WAIT_LOADED || e->state == PROTO_WAIT_FAILED);
 	world_check(&r->w, (e->n > 0) == (e->state == PROTO_WAIT_LOADED));
-	world_check(&r->w, e->n <= l->load_want && e->n >= l->load_taken);
+	world_check(&r->w, e->n <= l->load_want);
 	world_check(&r->w, whole == (e->reason == PROTO_REASON_NONE));
 	if (r->config.lossless)
 		world_check(&r->w,
@@ -109,7 +109,8 @@ static void load_event(struct tiers_run *r, struct tiers_lease *l, const struct 
 	r->result.n_cut += e->state == PROTO_WAIT_LOADED && !whole;
 	r->result.n_failed += e->state == PROTO_WAIT_FAILED;
 	l->loading = 0;
-	l->loaded = e->n - l->load_taken;
+	/* Of those that were taken before, another worker may have stored some. */
+	l->loaded = e->n > l->load_taken ? e->n - l->load_taken : 0;
 }
 
 static void reserved(struct tiers_run *r, struct tiers_lease *l, int status,
