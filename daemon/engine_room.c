@@ -61,15 +61,6 @@ static void again(struct prefixd_group *g, uint64_t at_ns)
 	g->again_ns = radix_min_u64(g->again_ns, at_ns);
 }
 
-/* Slots whose block leaves the tier; they are free when its moves have ended, unless it stays. */
-static uint32_t leaving(const struct prefixd_group *g, enum radix_tier tier)
-{
-	struct radix_stats st;
-
-	radix_index_stats(g->index, &st);
-	return (uint32_t)(tier == RADIX_TIER_DEVICE ? st.slots : st.host)[RADIX_SLOT_LEAVING];
-}
-
 static void look(struct prefixd_engine *e, struct prefixd_group *g)
 {
 	if (g->state == PREFIXD_GROUP_READY && !radix_list_linked(&g->stirred) &&
@@ -165,7 +156,7 @@ static struct radix_room make(struct prefixd_engine *e, struct prefixd_group *g,
 static enum outcome room_in_host(struct prefixd_engine *e, struct prefixd_group *g, uint32_t n,
 				 enum haste haste)
 {
-	uint32_t coming = leaving(g, RADIX_TIER_HOST);
+	uint32_t coming = radix_leaving_slots(g->index, RADIX_TIER_HOST);
 	struct radix_room r;
 	bool held;
 
@@ -333,7 +324,7 @@ static void serve_all_late(struct prefixd_engine *e, struct prefixd_group *g)
 
 static enum outcome room_for_line(struct prefixd_engine *e, struct prefixd_group *g)
 {
-	uint32_t coming = leaving(g, RADIX_TIER_DEVICE);
+	uint32_t coming = radix_leaving_slots(g->index, RADIX_TIER_DEVICE);
 	uint64_t have = (uint64_t)radix_free_slots(g->index, RADIX_TIER_DEVICE) + coming;
 	uint64_t want = line_wants(g, have + STEP_BLOCKS);
 	enum haste haste = first_in_line(g)->needs ? NEEDED : WANTED;
@@ -357,7 +348,7 @@ static uint32_t short_of(const struct prefixd_engine *e, struct prefixd_group *g
 	uint32_t n = tier == RADIX_TIER_DEVICE ? g->n_slots : g->n_host;
 	uint32_t low = percent(n, e->config.watermark_low);
 	uint32_t high = percent(n, e->config.watermark_high);
-	uint32_t have = radix_free_slots(g->index, tier) + leaving(g, tier);
+	uint32_t have = radix_free_slots(g->index, tier) + radix_leaving_slots(g->index, tier);
 
 	if (high < low)
 		high = low;

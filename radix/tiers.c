@@ -21,12 +21,23 @@ const char *radix_tier_to_string(enum radix_tier t)
 	return (unsigned)t < radix_array_size(names) ? names[t] : "?";
 }
 
-uint32_t radix_free_slots(const struct radix_index *ix, enum radix_tier tier)
+static uint32_t slots_in(const struct radix_index *ix, enum radix_tier tier,
+			 enum radix_slot_state state)
 {
 	if (tier == RADIX_TIER_REDIS)
 		return 0;
-	return (uint32_t)(tier == RADIX_TIER_DEVICE ? ix->slots.count[RADIX_SLOT_FREE]
-						    : ix->host.count[RADIX_SLOT_FREE]);
+	return (uint32_t)(tier == RADIX_TIER_DEVICE ? ix->slots.count[state]
+						    : ix->host.count[state]);
+}
+
+uint32_t radix_free_slots(const struct radix_index *ix, enum radix_tier tier)
+{
+	return slots_in(ix, tier, RADIX_SLOT_FREE);
+}
+
+uint32_t radix_leaving_slots(const struct radix_index *ix, enum radix_tier tier)
+{
+	return slots_in(ix, tier, RADIX_SLOT_LEAVING);
 }
 
 /* The next configured tier down; RADIX_N_TIERS: none. */

@@ -91,6 +91,8 @@ void radix_make_room(struct radix_index *ix, enum radix_tier tier, uint32_t want
 
 /* Slots of the tier that are FREE now. */
 uint32_t radix_free_slots(const struct radix_index *ix, enum radix_tier tier);
+/* Slots whose block leaves the tier; FREE when its moves have ended, unless it stays after all. */
+uint32_t radix_leaving_slots(const struct radix_index *ix, enum radix_tier tier);
 
 /*
  * A copy ahead of need (write-through): begins a move from the block's highest copy to `to` without

@@ -48,7 +48,9 @@ START_TEST(moves_may_end_in_any_order)
 	ck_assert_uint_eq(end(&moves[2], true), 0);
 	lies("abcd", "dddd");
 	ck_assert_uint_eq(radix_free_slots(b.ix, RADIX_TIER_DEVICE), 0);
+	ck_assert_uint_eq(radix_leaving_slots(b.ix, RADIX_TIER_DEVICE), 3);
 	ck_assert_uint_eq(end(&moves[0], true), 3);
+	ck_assert_uint_eq(radix_leaving_slots(b.ix, RADIX_TIER_DEVICE), 0);
 	lies("abcd", "dhhh");
 	ck_assert_uint_eq(bed_stats(&b).moved[0][1], 3);
 	ck_assert_uint_eq(bed_stats(&b).n_bonus, 0);

@@ -116,6 +116,7 @@ static void check_slots(struct tiers_world *w, enum radix_tier pool, const struc
 		CHECK(w, s->reads[i] == (uint32_t)w->o.slots[pool][i].reads);
 	}
 	CHECK(w, radix_free_slots(w->ix, pool) == to_count(&w->o, pool, RADIX_SLOT_FREE));
+	CHECK(w, radix_leaving_slots(w->ix, pool) == to_count(&w->o, pool, RADIX_SLOT_LEAVING));
 }
 
 /* Whatever happened to its block, a move's slots are its own until it ends. */
