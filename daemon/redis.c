@@ -70,7 +70,6 @@ static struct prefixd_redis *redis_free(struct prefixd_redis *r)
 	prefixd_link_deinit(r);
 	prefixd_replies_free(r->replies);
 	prefixd_names_free(r->names);
-	free(r->buffer);
 	free(r->epochs);
 	sodium_memzero(&r->cipher, sizeof(r->cipher));
 	sodium_memzero(&r->config, sizeof(r->config));
@@ -101,7 +100,8 @@ static int config_check(const struct prefixd_redis_config *c, char *why, size_t 
 
 static int redis_init(struct prefixd_redis *r, char *why, size_t why_len)
 {
-	struct radix_list *lists[] = { &r->urgent, &r->waiting, &r->writing, &r->awaiting };
+	struct radix_list *lists[] = { &r->urgent, &r->waiting, &r->writing, &r->awaiting,
+				       &r->answers };
 	struct prefixd_helper_config helper = { .name = "redis", .run = run, .ctx = r };
 	int ret = prefixd_redis_resolve(r, why, why_len);
 
@@ -109,8 +109,7 @@ static int redis_init(struct prefixd_redis *r, char *why, size_t why_len)
 		return ret;
 	for (size_t i = 0; i < radix_array_size(lists); i++)
 		radix_list_init(lists[i]);
-	r->buffer = malloc(PREFIXD_REDIS_READ);
-	ret = r->buffer ? prefixd_names_new(&r->names, &heap, r->config.naming_key) : -ENOMEM;
+	ret = prefixd_names_new(&r->names, &heap, r->config.naming_key);
 	if (ret == 0)
 		ret = prefixd_replies_new(&r->replies,
 					  r->config.max_block_bytes + RADIX_KEY_MAX +

@@ -99,14 +99,14 @@ enum prefixd_redis_bad {
 };
 
 /* Why commands failed. */
-#define PREFIXD_REDIS_ERRORS(X)                                                         \
-	X(CONNECT, "connect")                                                           \
-	X(CLOSED, "closed")                                                             \
-	X(TIMEOUT, "timeout")                                                           \
-	X(PROTOCOL, "protocol")                                                         \
-	X(OOM, "oom")                                                                   \
-	X(LOADING, "loading") X(READONLY, "readonly") X(AUTH, "auth") X(MOVED, "moved") \
-		X(OTHER, "other")
+#define PREFIXD_REDIS_ERRORS(X) \
+	X(CONNECT, "connect")   \
+	X(CLOSED, "closed")     \
+	X(TIMEOUT, "timeout")   \
+	X(PROTOCOL, "protocol") \
+	X(OOM, "oom")           \
+	X(LOADING, "loading")   \
+	X(READONLY, "readonly") X(AUTH, "auth") X(MOVED, "moved") X(OTHER, "other")
 
 enum prefixd_redis_error {
 #define X(sym, text) PREFIXD_REDIS_ERROR_##sym,

@@ -181,7 +181,7 @@ static void tell(struct prefixd_redis *r, struct prefixd_redis_epoch *e)
 	memcpy(m->ns_digest, e->digest, 32);
 	m->epoch = e->epoch;
 	e->tell = false;
-	prefixd_helper_answer(r->helper, &m->message);
+	prefixd_redis_post(r, m);
 }
 
 static void set(struct prefixd_redis *r, struct prefixd_redis_epoch *e)

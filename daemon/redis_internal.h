@@ -30,7 +30,6 @@
 #include <sys/socket.h>
 
 #define PREFIXD_REDIS_ADDRESSES 8u
-#define PREFIXD_REDIS_READ      (256u << 10) /* bytes taken from the socket at once */
 
 /* ---- commands -------------------------------------------------------------------------------- */
 
@@ -150,10 +149,11 @@ struct prefixd_redis {
 	bool connected, want_write;
 	struct event *readable, *writable;
 	struct prefixd_replies *replies;
-	uint8_t *buffer; /* PREFIXD_REDIS_READ bytes */
 	bool broken;
 	enum prefixd_redis_error error; /* with broken */
 	uint64_t progress_ns;           /* when a byte came last, or went while no reply was owed */
+
+	struct radix_list answers; /* messages on their way to the loop, until the event ends */
 
 	/* commands */
 	struct radix_list urgent, waiting, writing, awaiting;
@@ -231,6 +231,11 @@ bool prefixd_ops_reply(struct prefixd_redis *r, struct prefixd_redis_command *c,
 		       const struct prefixd_reply *reply);
 /* Every message is answered with DOWN, every command is gone. */
 void prefixd_ops_fail_all(struct prefixd_redis *r);
+/*
+ * To the loop, in order, at the end of the event: several blocks that arrive together wake it once.
+ */
+void prefixd_redis_post(struct prefixd_redis *r, struct prefixd_redis_message *m);
+void prefixd_redis_post_all(struct prefixd_redis *r);
 void prefixd_ops_answer(struct prefixd_redis *r, struct prefixd_redis_message *m,
 			enum prefixd_move_result result);
 enum prefixd_redis_error prefixd_redis_error_of(const char *text, size_t len);

@@ -23,7 +23,7 @@
 
 #define WRITE_AHEAD (1u << 20) /* bytes begun and not written */
 #define IOVECS      48
-#define READS       8 /* of PREFIXD_REDIS_READ bytes, per event */
+#define READ_MAX    (2u << 20) /* bytes per event, about */
 #define SEND_BUFFER (1 << 20)
 
 /* ---- opening and closing --------------------------------------------------------------------- */
@@ -307,9 +307,12 @@ static void on_writable(evutil_socket_t fd, short what, void *ctx)
 static void on_readable(evutil_socket_t fd, short what, void *ctx)
 {
 	struct prefixd_redis *r = ctx;
+	size_t total = 0;
 
-	for (int i = 0; i < READS && !r->broken; i++) {
-		ssize_t n = read(r->fd, r->buffer, PREFIXD_REDIS_READ);
+	while (!r->broken && total < READ_MAX) {
+		struct iovec room[2];
+		int n_room = prefixd_replies_room(r->replies, room);
+		ssize_t n = readv(r->fd, room, n_room);
 
 		if (n < 0 && errno == EINTR)
 			continue;
@@ -319,12 +322,11 @@ static void on_readable(evutil_socket_t fd, short what, void *ctx)
 			prefixd_redis_break(r, PREFIXD_REDIS_ERROR_CLOSED);
 			break;
 		}
+		total += (size_t)n;
 		r->progress_ns = prefixd_redis_now();
 		/* A reply that was refused has set `broken` with a reason of its own, perhaps. */
-		if (prefixd_replies_feed(r->replies, r->buffer, (size_t)n) < 0)
+		if (prefixd_replies_filled(r->replies, (size_t)n) < 0)
 			prefixd_redis_break(r, PREFIXD_REDIS_ERROR_PROTOCOL);
-		if ((size_t)n < PREFIXD_REDIS_READ)
-			break;
 	}
 	prefixd_redis_settle(r);
 }

@@ -65,7 +65,7 @@ static void tell_state(struct prefixd_redis *r)
 	}
 	r->told_up = r->up;
 	r->state_due = false;
-	prefixd_helper_answer(r->helper, &m->message);
+	prefixd_redis_post(r, m);
 }
 
 static void set_state(struct prefixd_redis *r, bool up)
@@ -142,6 +142,7 @@ void prefixd_redis_settle(struct prefixd_redis *r)
 		prefixd_line_pump(r);
 	if (r->broken)
 		link_down(r);
+	prefixd_redis_post_all(r);
 }
 
 /* ---- probing --------------------------------------------------------------------------------- */
@@ -361,6 +362,7 @@ void prefixd_link_stop(struct prefixd_redis *r)
 		(void)evtimer_del(r->retry);
 	}
 	prefixd_ops_fail_all(r);
+	prefixd_redis_post_all(r);
 }
 
 void prefixd_link_deinit(struct prefixd_redis *r)

@@ -11,11 +11,27 @@
 
 /* ---- answers --------------------------------------------------------------------------------- */
 
+void prefixd_redis_post(struct prefixd_redis *r, struct prefixd_redis_message *m)
+{
+	radix_list_add_tail(&r->answers, &m->message.link);
+}
+
+void prefixd_redis_post_all(struct prefixd_redis *r)
+{
+	while (!radix_list_empty(&r->answers)) {
+		struct prefixd_message *m = radix_list_first(&r->answers, struct prefixd_message,
+							     link);
+
+		radix_list_remove(&m->link);
+		prefixd_helper_answer(r->helper, m);
+	}
+}
+
 void prefixd_ops_answer(struct prefixd_redis *r, struct prefixd_redis_message *m,
 			enum prefixd_move_result result)
 {
 	m->result = result;
-	prefixd_helper_answer(r->helper, &m->message);
+	prefixd_redis_post(r, m);
 }
 
 /* The message leaves its command and is answered. */

@@ -5,8 +5,12 @@
  *
  * What it guarantees.  Memory is bounded by what a reply may be, not by what it announces: a longer
  * string is read past and reported by its length, anything else that grows beyond bounds, nests, or
- * is no protocol at all ends the stream with -EPROTO.  A string is handed over where it lies in the
- * reader's buffer; it is copied nowhere.
+ * is no protocol at all ends the stream with -EPROTO.
+ *
+ * Where bytes go.  The caller reads from its socket into the room that is offered here.  That is a
+ * small buffer, whose bytes go through hiredis; but once hiredis has read the line that announces a
+ * large string, the rest of it is read to where it stays, and hiredis, which would copy it twice,
+ * never sees it.
  *
  * What it relies on.  hiredis 0.14's reader hands a string over when the whole of it is there, and
  * its state (what is being read, and the bytes not used yet) is public.
@@ -14,6 +18,8 @@
 #pragma once
 
 #include "radix/base.h"
+
+#include <sys/uio.h>
 
 /* Elements of an array, and bytes of one of them, that are worth keeping. */
 #define PREFIXD_REPLY_PARTS    256u
@@ -56,9 +62,16 @@ radix_nodiscard int prefixd_replies_new(struct prefixd_replies **ret_replies, si
 					void *ctx);
 struct prefixd_replies *prefixd_replies_free(struct prefixd_replies *r);
 /*
- * The next bytes of the stream.  Return: 0; -EPROTO or -ENOMEM, the stream is over then (every
- * later call says -EPROTO).
+ * Where the next bytes of the stream belong: one or two pieces, to be filled in order.  Return: how
+ * many pieces; 0: the stream is over.
  */
+int prefixd_replies_room(struct prefixd_replies *r, struct iovec ret_room[2]);
+/*
+ * `len` bytes were read into the room that was offered last.  Return: 0; -EPROTO or -ENOMEM, the
+ * stream is over then.
+ */
+radix_nodiscard int prefixd_replies_filled(struct prefixd_replies *r, size_t len);
+/* Both, for bytes that lie elsewhere.  Return: as above; -EPROTO when the stream is over already. */
 radix_nodiscard int prefixd_replies_feed(struct prefixd_replies *r, const void *bytes, size_t len);
-/* As new, for another connection.  Return: 0, -ENOMEM (feeding says -EPROTO until it succeeds). */
+/* As new, for another connection.  Return: 0; -ENOMEM, the stream is over until it succeeds. */
 radix_nodiscard int prefixd_replies_reset(struct prefixd_replies *r);

@@ -99,7 +99,8 @@ static const struct radix_alloc heap = { .take = heap_take, .give = heap_give };
 
 static void init(struct prefixd_redis *r, bool encrypt)
 {
-	struct radix_list *lists[] = { &r->urgent, &r->waiting, &r->writing, &r->awaiting };
+	struct radix_list *lists[] = { &r->urgent, &r->waiting, &r->writing, &r->awaiting,
+				       &r->answers };
 
 	memset(r, 0, sizeof(*r));
 	prefixd_redis_config_init(&r->config);
@@ -110,13 +111,14 @@ static void init(struct prefixd_redis *r, bool encrypt)
 		radix_list_init(lists[i]);
 	must(prefixd_link_init(r) == 0);
 	must(prefixd_names_new(&r->names, &heap, naming_key) == 0);
-	must(prefixd_replies_new(&r->replies, 1024, prefixd_line_reply, r) == 0);
+	must(prefixd_replies_new(&r->replies, 300, prefixd_line_reply, r) == 0);
 	must(prefixd_breaker_probe(&r->breaker, UINT64_MAX));
 }
 
 static void deinit(struct prefixd_redis *r)
 {
 	prefixd_ops_fail_all(r);
+	prefixd_redis_post_all(r);
 	must(!n_open && !r->n_in_flight && !r->n_queued && !r->bytes_in_flight &&
 	     !r->bytes_unwritten);
 	prefixd_link_deinit(r);

@@ -155,6 +155,38 @@ START_TEST(oversized)
 }
 END_TEST
 
+/* Large strings go another way, and come out the same; whatever is around them, however cut. */
+START_TEST(large)
+{
+	static const size_t lens[] = { 499, 500, 501, 999, 1000 };
+	char text[8192];
+	size_t n = 0;
+
+	for (size_t i = 0; i < radix_array_size(lens); i++) {
+		n += (size_t)snprintf(text + n, sizeof(text) - n, "$%zu\r\n", lens[i]);
+		memset(text + n, 'a' + (int)i, lens[i]);
+		n += lens[i];
+		n += (size_t)snprintf(text + n, sizeof(text) - n, "\r\n:%zu\r\n$1\r\nx\r\n", i);
+	}
+	for (size_t piece = 1; piece <= n; piece += piece < 40 ? 1 : 37) {
+		log_len = 0;
+		ck_assert_int_eq(feed(text, n, piece), 0);
+		ck_assert_str_eq(
+			log_text,
+			"$499(aaaaaaaaaaaaaaaaaaaa) :0 $1(x) $500(bbbbbbbbbbbbbbbbbbbb) :1 "
+			"$1(x) $501(cccccccccccccccccccc) :2 $1(x) "
+			"$999(dddddddddddddddddddd) :3 $1(x) "
+			"$1000(eeeeeeeeeeeeeeeeeeee) :4 $1(x) ");
+	}
+	/* Its line must end as lines do. */
+	memcpy(text + 6 + 499, "\n\r", 2);
+	ck_assert_int_eq(feed(TEXT("$900\r\n"), 100), 0);
+	ck_assert_int_eq(feed(text + 6, 499, 100), 0);
+	ck_assert_int_eq(feed(text + 6, 401, 401), 0);
+	ck_assert_int_eq(feed(TEXT("\n\r"), 2), -EPROTO);
+}
+END_TEST
+
 START_TEST(half_a_gigabyte_takes_no_memory)
 {
 	static char zero[1 << 16];
@@ -271,6 +303,7 @@ int main(void)
 	tcase_add_test(tc, any_cut);
 	tcase_add_test(tc, in_two);
 	tcase_add_test(tc, oversized);
+	tcase_add_test(tc, large);
 	tcase_add_test(tc, half_a_gigabyte_takes_no_memory);
 	tcase_add_loop_test(tc, no_protocol, 0, (int)radix_array_size(garbage));
 	tcase_add_loop_test(tc, without_end, 0, 7);
