@@ -19,13 +19,13 @@
 
 /* Pool sizes; small ones, so that every limit is met all the time. */
 static const struct tw_shape shapes[] = {
-	{ 14, 10, 8, true }, /* all three tiers */
-	{ 12, 0, 6, true },  /* no host tier */
-	{ 12, 9, 0, false }, /* no Redis */
-	{ 6, 4, 0, true },   /* Redis, and no entry for what only it has */
-	{ 5, 3, 60, true },  /* nearly all in Redis */
-	{ 20, 4, 10, true }, /* a host tier smaller than the pool */
-	{ 2, 2, 3, true },
+	{ 14, 10, 8, true },                       /* all three tiers */
+	{ 12, 0, 6, true },                        /* no host tier */
+	{ 12, 9, 0, false },                       /* no Redis */
+	{ 6, 4, 0, true },                         /* Redis, and no entry for what only it has */
+	{ 5, 3, 60, true },                        /* nearly all in Redis */
+	{ 20, 4, 10, true },                       /* a host tier smaller than the pool */
+	{ 2, 2, 3, true },   { 50, 40, 25, true }, /* much at once */
 };
 
 static uint64_t fresh_seed;
@@ -224,13 +224,13 @@ static void op_room(struct tiers_world *w)
 	struct radix_move moves[TW_MAX_MOVES];
 	uint32_t room_left = TW_MAX_MOVES - w->n_moves, want = 1 + tw_below(w, 6), flags = 0;
 	uint32_t cap = tw_chance(w, 15) ? 0 : tw_below(w, room_left + 1);
-	enum radix_tier tier = w->shape->n_host && tw_chance(w, 40) ? RADIX_TIER_HOST
+	enum radix_tier tier = w->shape->n_host && tw_chance(w, 20) ? RADIX_TIER_HOST
 								    : RADIX_TIER_DEVICE;
 	struct radix_room got, x;
 
-	if (tw_chance(w, 8))
+	if (tw_chance(w, 3))
 		flags |= RADIX_ROOM_DROP;
-	if (tw_chance(w, 25))
+	if (tw_chance(w, 7))
 		flags |= RADIX_ROOM_SECOND_USE;
 	radix_make_room(w->ix, tier, want, flags, moves, cap, &got);
 	CHECK(w, got.started <= cap);
@@ -449,15 +449,15 @@ static void step(struct tiers_world *w)
 		goto done;      \
 	}                       \
 	dice -= (share)
-	OP(160, "move_end", op_move_end(w));
-	OP(110, "room", op_room(w));
+	OP(60, "move_end", op_move_end(w));
+	OP(60, "room", op_room(w));
 	OP(50, "promote", op_promote(w));
 	OP(25, "copy", op_copy(w));
-	OP(8, "lose", op_lose(w));
-	OP(3, "evict",
+	OP(4, "lose", op_lose(w));
+	OP(2, "evict",
 	   CHECK(w, radix_evict(w->ix, 2, RADIX_REMOVE_EVICT) ==
 			    to_evict(&w->o, 2, RADIX_REMOVE_EVICT)));
-	OP(2, "flush",
+	OP(1, "flush",
 	   CHECK(w, radix_flush_root(w->ix, w->root[1], RADIX_REMOVE_FLUSH) ==
 			    to_flush(&w->o, 1, RADIX_REMOVE_FLUSH)));
 	OP(20, "cut match", tw_match_cut(w, tw_below(w, TW_N_PROMPTS)));
