@@ -7,6 +7,8 @@
  */
 #include "daemon/redis_value.h"
 
+#include "daemon/redis_sum.h"
+
 #include <sodium.h>
 
 #define XXH_INLINE_ALL
@@ -57,10 +59,7 @@ static bool is_zero(const uint8_t *p, size_t n)
 
 void prefixd_value_checksum(const void *block, size_t len, uint8_t ret_checksum[16])
 {
-	XXH128_canonical_t c;
-
-	XXH128_canonicalFromHash(&c, XXH3_128bits(block, len));
-	memcpy(ret_checksum, c.digest, 16);
+	prefixd_sum(block, len, ret_checksum);
 }
 
 void prefixd_value_cipher_init(struct prefixd_value_cipher *c, const uint8_t naming_key[32],

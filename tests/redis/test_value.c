@@ -114,6 +114,26 @@ START_TEST(round_trip)
 }
 END_TEST
 
+/* Whatever the processor can: the same sum, for every length and alignment. */
+START_TEST(checksum)
+{
+	static uint8_t bytes[70000];
+	uint64_t seed = 3;
+
+	test_rng_fill(&seed, bytes, sizeof(bytes));
+	for (size_t len = 0; len < sizeof(bytes); len += len < 2000 ? 1 : 997) {
+		const uint8_t *p = bytes + len % 7;
+		size_t n = len < sizeof(bytes) - 7 ? len : sizeof(bytes) - 7;
+		XXH128_canonical_t want;
+		uint8_t got[16];
+
+		XXH128_canonicalFromHash(&want, XXH3_128bits(p, n));
+		prefixd_value_checksum(p, n, got);
+		ck_assert_mem_eq(got, want.digest, 16);
+	}
+}
+END_TEST
+
 /* Every field where the table says, so that another machine, or a later version, reads the same. */
 START_TEST(layout)
 {
@@ -400,6 +420,7 @@ int main(void)
 	tcase_add_checked_fixture(tc, setup, NULL);
 	tcase_set_timeout(tc, 60);
 	tcase_add_loop_test(tc, round_trip, 0, 2);
+	tcase_add_test(tc, checksum);
 	tcase_add_test(tc, layout);
 	tcase_add_loop_test(tc, every_truncation, 0, 2);
 	tcase_add_loop_test(tc, longer, 0, 2);

@@ -1,0 +1,21 @@
+/*
+ * redis_sum.c - see redis_sum.h.
+ */
+#include "daemon/redis_sum.h"
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+void prefixd_sum(const void *p, size_t len, uint8_t ret_sum[16])
+{
+	XXH128_canonical_t c;
+
+#ifdef PREFIXD_SUM_AVX2
+	if (__builtin_cpu_supports("avx2")) {
+		prefixd_sum_avx2(p, len, ret_sum);
+		return;
+	}
+#endif
+	XXH128_canonicalFromHash(&c, XXH3_128bits(p, len));
+	memcpy(ret_sum, c.digest, 16);
+}

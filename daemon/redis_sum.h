@@ -1,0 +1,11 @@
+/*
+ * redis_sum.h - the checksum of a block, as fast as this processor can: XXH3-128 in its canonical
+ * form.
+ */
+#pragma once
+
+#include "radix/base.h"
+
+void prefixd_sum(const void *p, size_t len, uint8_t ret_sum[16]);
+/* Only where the processor has AVX2. */
+void prefixd_sum_avx2(const void *p, size_t len, uint8_t ret_sum[16]);
