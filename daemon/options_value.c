@@ -151,7 +151,7 @@ static int range_parse(const struct prefixd_option *opt, const char *text, uint6
 		       size_t why_len)
 {
 	const char *p = text;
-	uint64_t low, high;
+	uint64_t low = 0, high;
 
 	if ((opt->flags & PREFIXD_OPT_AUTO) && strcmp(text, "auto") == 0) {
 		*ret = PREFIXD_AUTO;
