@@ -22,6 +22,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -138,6 +139,7 @@ static pid_t start_load(struct shared *sh)
 
 	if (pid)
 		return pid;
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	c = connect_to(prefixd.socket);
 	ns = open_namespace(c);
 	while (!sh->stop) {
@@ -190,17 +192,6 @@ static bool breaker_is(pfx_client *admin, const char *state)
 	return is;
 }
 
-static void wait_for_breaker(pfx_client *admin, const char *state)
-{
-	uint64_t end = bench_now_ns() + 60000000000u;
-
-	while (!breaker_is(admin, state)) {
-		if (bench_now_ns() > end)
-			die("the breaker did not become", state);
-		usleep(10000);
-	}
-}
-
 /* MATCH again and again; sets the quantiles, in us.  Returns how many. */
 static unsigned measure(pfx_namespace *ns, const uint32_t *tokens, double seconds, double *ret_p50,
 			double *ret_p99)
@@ -227,6 +218,20 @@ static unsigned measure(pfx_namespace *ns, const uint32_t *tokens, double second
 	return n;
 }
 
+/* Goes on asking meanwhile, so that the prompt stays where it is. */
+static void wait_for_breaker(pfx_client *admin, pfx_namespace *ns, const uint32_t *tokens,
+			     const char *state)
+{
+	uint64_t end = bench_now_ns() + 60000000000u;
+	double p50, p99;
+
+	while (!breaker_is(admin, state)) {
+		if (bench_now_ns() > end)
+			die("the breaker did not become", state);
+		(void)measure(ns, tokens, 0.02, &p50, &p99);
+	}
+}
+
 /* One pair; adds its ratios. */
 static void pair(pfx_client *admin, pfx_namespace *ns, const uint32_t *tokens, double seconds,
 		 double *ret_r50, double *ret_r99)
@@ -235,7 +240,7 @@ static void pair(pfx_client *admin, pfx_namespace *ns, const uint32_t *tokens, d
 	double up50, up99, down50, down99;
 	unsigned n_up, n_down;
 
-	wait_for_breaker(admin, "closed");
+	wait_for_breaker(admin, ns, tokens, "closed");
 	n_up = measure(ns, tokens, seconds, &up50, &up99);
 	kill(redis.pid, SIGSTOP);
 	n_down = measure(ns, tokens, seconds, &down50, &down99);
@@ -286,12 +291,12 @@ int main(int argc, char **argv)
 	if (pfx_subscribe(deaf, NULL, 0, NULL, 5000, NULL) != PFX_OK)
 		die("subscribe", pfx_error(deaf));
 	load = start_load(sh);
-	usleep(2000000); /* until blocks go down all the way */
+	(void)measure(ns, tokens, 2, &m50, &m99); /* until blocks go down all the way */
 	printf("MATCH of %d blocks in the pool, %d blocks stored every %d us, %u pairs of %.1f s each way\n",
 	       BLOCKS, LOAD_BLOCKS, LOAD_EVERY_US, pairs, seconds);
 	for (unsigned i = 0; i < pairs; i++)
 		pair(admin, ns, tokens, seconds, &r50[i], &r99[i]);
-	wait_for_breaker(admin, "closed");
+	wait_for_breaker(admin, ns, tokens, "closed");
 	sh->stop = 1;
 	waitpid(load, &status, 0);
 	m50 = bench_median(r50, pairs);
