@@ -445,13 +445,14 @@ END_TEST
 /* Much to say, and the daemon goes on answering. */
 static void talkative(void)
 {
+	static const char words[] = "this is no frame of any kind, and long enough to be one";
+
 	for (int i = 0; i < 200; i++) {
 		struct raw r;
 
 		ck_assert_int_eq(kill(d.pid, SIGUSR1), 0);
 		raw_connect(&r, d.socket);
-		ck_assert(raw_write(&r, "this is no frame of any kind, and long enough to be one",
-				    55));
+		ck_assert(raw_write(&r, words, sizeof(words) - 1));
 		expect_closed(r.fd);
 		raw_close(&r);
 	}
@@ -580,6 +581,7 @@ END_TEST
 /* Each way to lose a connection, and the reason under which it is counted. */
 START_TEST(reasons_are_counted)
 {
+	static const char get[] = "GET / HTTP/1.1\r\nHost: what.is.this.port\r\n\r\n......";
 	struct proto_hello_req m = { .version_min = 9, .version_max = 9 };
 	uint8_t body[256];
 	struct proto_writer w = { .p = body, .cap = sizeof(body) };
@@ -600,7 +602,7 @@ START_TEST(reasons_are_counted)
 	expect_closed(r.fd);
 	raw_close(&r);
 	raw_connect(&r, d.socket);
-	ck_assert(raw_write(&r, "GET / HTTP/1.1\r\nHost: what.is.this.port\r\n\r\n......", 51));
+	ck_assert(raw_write(&r, get, sizeof(get) - 1));
 	expect_closed(r.fd);
 	raw_close(&r);
 	raw_connect(&r, d.socket);
