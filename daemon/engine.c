@@ -119,6 +119,7 @@ int prefixd_engine_new(struct prefixd_engine **ret_engine,
 	radix_list_init(&e->unled);
 	radix_list_init(&e->stirred);
 	radix_list_init(&e->loads_due);
+	radix_list_init(&e->loads_stuck);
 	radix_list_init(&e->loads_stirred);
 	radix_list_init(&e->seeks);
 	e->free_move = RADIX_NONE;

@@ -17,9 +17,10 @@
 
 #include <stdio.h>
 
-#define WINDOW    256u          /* blocks of one load that may be under way */
-#define LOADS_MAX 4096u         /* at a time; each looks at all others of its pool once */
-#define LOAD_NS   1000000000ull /* where neither request nor limits name a deadline */
+#define WINDOW      256u          /* blocks of one load that may be under way */
+#define LOADS_MAX   4096u         /* at a time; each looks at all others of its pool once */
+#define LOAD_NS     1000000000ull /* where neither request nor limits name a deadline */
+#define PATIENCE_NS 100000000u    /* without a slot, a prospect of one, or a block under way */
 
 static struct prefixd_load *load_of(const struct radix_list *it, size_t off)
 {
@@ -69,12 +70,15 @@ static struct prefixd_load *load_new(struct prefixd_engine *e, struct prefixd_ro
 	load->group = root->ns->group;
 	load->root = root;
 	load->deadline_ns = deadline_ns;
+	load->progress_ns = e->now_ns;
 	load->n = load->limit = radix_path_members(ix, end, n, load->v);
 	radix_assert(load->n == n);
 	radix_list_init(&load->stirred);
+	radix_list_init(&load->stuck);
 	radix_list_init(&load->followers);
 	radix_list_init(&load->follow);
 	radix_list_init(&load->room.link);
+	load->room.deadline_ns = UINT64_MAX; /* nothing is dropped for it when its own comes */
 	radix_pin_take(ix, &load->up, device_end);
 	radix_pin_take(ix, &load->end, end);
 	radix_list_add_tail(&load->group->loads, &load->link);
@@ -96,6 +100,7 @@ static void load_free(struct prefixd_engine *e, struct prefixd_load *load)
 	radix_list_remove(&load->link);
 	radix_list_remove(&load->due);
 	radix_list_remove(&load->stirred);
+	radix_list_remove(&load->stuck);
 	radix_list_remove(&load->follow);
 	radix_pin_drop(ix, &load->up);
 	radix_pin_drop(ix, &load->end);
@@ -138,6 +143,7 @@ static void load_end(struct prefixd_engine *e, struct prefixd_load *load, enum p
 	prefixd_load_cut(e, load, load->started, reason);
 	leave_line(e, load);
 	radix_list_remove(&load->due);
+	radix_list_remove(&load->stuck);
 	radix_list_remove(&load->follow);
 	load->front = NULL;
 	load->starved = false;
@@ -222,7 +228,7 @@ static struct prefixd_load *front_of(const struct prefixd_load *load)
 /* How many blocks could be begun now. */
 static uint32_t wanted(const struct prefixd_engine *e, struct prefixd_load *load)
 {
-	uint32_t left = prefixd_moves_left(e, load->group, RADIX_TIER_HOST, true), n;
+	uint32_t left = prefixd_moves_left_up(e, load->group, load->ahead), n;
 
 	if (load->started >= load->limit)
 		return 0;
@@ -253,26 +259,8 @@ static bool serve(struct prefixd_engine *e, struct prefixd_waiter *w, uint32_t n
 	load->starved = w->want > 0;
 	load->group->loads_starve = load->group->loads_starve || load->starved;
 	prefixd_room_leave(w);
+	prefixd_load_stir(e, load); /* does it wait in vain for long? */
 	return true;
-}
-
-/* PREFETCH takes what is free or can be had at once, and only while nobody waits for it. */
-static void begin_ahead(struct prefixd_engine *e, struct prefixd_load *load, uint32_t n)
-{
-	struct radix_index *ix = load->group->index;
-	uint32_t n_free = radix_free_slots(ix, RADIX_TIER_DEVICE);
-	struct radix_room room;
-
-	if (!radix_list_empty(&load->group->line) || prefixd_moves_room(e, n) < 0) {
-		prefixd_load_cut(e, load, load->started, PROTO_REASON_NO_ROOM);
-		return;
-	}
-	if (n_free < n) {
-		radix_make_room(ix, RADIX_TIER_DEVICE, n - n_free, 0, NULL, 0, &room);
-		load->group->reap = true;
-	}
-	if (prefixd_load_take(e, load, n) < n && radix_free_slots(ix, RADIX_TIER_DEVICE) == 0)
-		prefixd_load_cut(e, load, load->started, PROTO_REASON_NO_ROOM);
 }
 
 static void begin(struct prefixd_engine *e, struct prefixd_load *load)
@@ -285,10 +273,6 @@ static void begin(struct prefixd_engine *e, struct prefixd_load *load)
 	n = wanted(e, load);
 	if (n == 0)
 		return;
-	if (load->ahead) {
-		begin_ahead(e, load, n);
-		return;
-	}
 	load->room.want = n;
 	if (radix_list_linked(&load->room.link))
 		prefixd_room_stir(e, load->group);
@@ -344,9 +328,6 @@ bool prefixd_load_begin(struct prefixd_engine *e, struct prefixd_lease *l, uint6
 	load->above = l->pin.at.depth - from.depth;
 	load->lease = l;
 	load->seq = seq;
-	/* With Redis down cold blocks are dropped for it as for others; at its deadline none is. */
-	load->room.needs = true;
-	load->room.deadline_ns = UINT64_MAX;
 	load->room.serve = serve;
 	l->load = load;
 	l->load_reason = PROTO_REASON_NONE;
@@ -365,6 +346,8 @@ bool prefixd_load_ahead(struct prefixd_engine *e, struct prefixd_root *root,
 	if (!load)
 		return false;
 	load->ahead = true;
+	load->room.serve = serve;
+	load->room.behind = true;
 	load->told = true;
 	e->counters.prefetches++;
 	prefixd_load_stir(e, load);
@@ -415,32 +398,24 @@ static void lead_on(struct prefixd_engine *e, struct prefixd_load *load)
 	}
 }
 
-/*
- * Something of the group became free, or a move has ended: loads that found the window full, and
- * the one that has been without a slot for the longest, try again.
- */
-static void wake(struct prefixd_engine *e, struct prefixd_group *g)
+/* As wake(), for those that somebody waits for, or the others. */
+static void wake_some(struct prefixd_engine *e, struct prefixd_group *g, bool ahead, bool *starve)
 {
-	uint32_t left = g->up_full ? prefixd_moves_left(e, g, RADIX_TIER_HOST, true) : 0;
-	bool starve = g->loads_starve;
+	uint32_t left = prefixd_moves_left_up(e, g, ahead);
 	struct radix_list *it;
 
-	if (!starve && !left)
-		return;
-	g->up_full = g->up_full && !left;
-	g->loads_starve = false;
 	radix_list_foreach(it, &g->loads) {
 		struct prefixd_load *load = load_of(it, offsetof(struct prefixd_load, link));
 
-		if (load->ended || load->front || load->started >= load->limit ||
-		    radix_list_linked(&load->room.link))
+		if (load->ahead != ahead || load->ended || load->front ||
+		    load->started >= load->limit || radix_list_linked(&load->room.link))
 			continue;
-		if (load->starved && !starve) {
+		if (load->starved && !*starve) {
 			g->loads_starve = true;
 			continue;
 		}
 		if (load->starved) {
-			load->starved = starve = false;
+			load->starved = *starve = false;
 		} else if (left) {
 			left--;
 		} else {
@@ -449,6 +424,43 @@ static void wake(struct prefixd_engine *e, struct prefixd_group *g)
 		}
 		prefixd_load_stir(e, load);
 	}
+}
+
+/*
+ * Something of the group became free, or a move has ended: loads that found the window full, and
+ * the one that has been without a slot for the longest, try again.
+ */
+static void wake(struct prefixd_engine *e, struct prefixd_group *g)
+{
+	bool starve = g->loads_starve;
+
+	if (!starve && !g->up_full)
+		return;
+	g->loads_starve = g->up_full = false;
+	wake_some(e, g, false, &starve);
+	wake_some(e, g, true, &starve);
+}
+
+/* Who has nothing to hope for is not kept waiting: his worker would rather compute. */
+static void judge(struct prefixd_engine *e, struct prefixd_load *load)
+{
+	struct radix_list *at = &e->loads_stuck;
+
+	if (load->ended || !load->starved || load->n_flying) {
+		radix_list_remove(&load->stuck);
+		return;
+	}
+	if (e->now_ns - load->progress_ns >= PATIENCE_NS) {
+		load_end(e, load, PROTO_REASON_NO_ROOM);
+		return;
+	}
+	if (radix_list_linked(&load->stuck))
+		return;
+	while (at->prev != &e->loads_stuck &&
+	       radix_list_entry(at->prev, struct prefixd_load, stuck)->progress_ns >
+		       load->progress_ns)
+		at = at->prev;
+	radix_list_add_tail(at, &load->stuck);
 }
 
 static void settle(struct prefixd_engine *e, struct prefixd_load *load)
@@ -461,6 +473,7 @@ static void settle(struct prefixd_engine *e, struct prefixd_load *load)
 		begin(e, load);
 		if (load->done >= load->limit)
 			load_end(e, load, load->reason);
+		judge(e, load);
 	}
 	lead_on(e, load);
 	if (load->ended && !load->told)
@@ -485,6 +498,28 @@ void prefixd_loads_settle(struct prefixd_engine *e)
 		radix_list_remove(&load->stirred);
 		settle(e, load);
 	}
+}
+
+bool prefixd_loads_make_way(struct prefixd_engine *e, struct prefixd_group *g)
+{
+	struct radix_list *it;
+	bool any = false;
+
+	radix_list_foreach(it, &g->loads) {
+		struct prefixd_load *load = load_of(it, offsetof(struct prefixd_load, link));
+		struct radix_place nowhere = radix_place_root(load->root->index_root);
+
+		if (!load->ahead || load->ended)
+			continue;
+		load_end(e, load, PROTO_REASON_NO_ROOM);
+		any = true;
+		if (load->n_flying) /* these are attached, and held until the last one is */
+			continue;
+		/* It goes at the end of the step; what it holds is wanted now. */
+		radix_pin_move(g->index, &load->up, &nowhere);
+		radix_pin_move(g->index, &load->end, &nowhere);
+	}
+	return any;
 }
 
 void prefixd_loads_cut(struct prefixd_engine *e, const struct prefixd_root *root)
@@ -515,13 +550,28 @@ void prefixd_loads_time(struct prefixd_engine *e)
 		if (load->reason == PROTO_REASON_NONE)
 			load->reason = PROTO_REASON_TIER_DOWN;
 	}
+	while (!radix_list_empty(&e->loads_stuck)) {
+		struct prefixd_load *load = radix_list_first(&e->loads_stuck, struct prefixd_load,
+							     stuck);
+
+		if (e->now_ns - load->progress_ns < PATIENCE_NS)
+			break;
+		load_end(e, load, PROTO_REASON_NO_ROOM);
+	}
 }
 
 uint64_t prefixd_loads_deadline(const struct prefixd_engine *e)
 {
-	return radix_list_empty(&e->loads_due)
-		       ? UINT64_MAX
-		       : radix_list_first(&e->loads_due, struct prefixd_load, due)->deadline_ns;
+	uint64_t due = UINT64_MAX;
+
+	if (!radix_list_empty(&e->loads_due))
+		due = radix_list_first(&e->loads_due, struct prefixd_load, due)->deadline_ns;
+	if (!radix_list_empty(&e->loads_stuck))
+		due = radix_min_u64(
+			due,
+			radix_list_first(&e->loads_stuck, struct prefixd_load, stuck)->progress_ns +
+				PATIENCE_NS);
+	return due;
 }
 
 /* ---- invariants ------------------------------------------------------------------------------ */
@@ -551,6 +601,8 @@ static const char *broken(const struct prefixd_load *load, const struct prefixd_
 	if (!load->ended && !load->front && !load->n_flying && !g->up_full && !load->starved &&
 	    !radix_list_linked(&load->room.link))
 		return "it waits for nothing";
+	if (radix_list_linked(&load->stuck) != (load->starved && !load->n_flying))
+		return "it has no prospect and will not end, or has one and will";
 	return NULL;
 }
 

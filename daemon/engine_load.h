@@ -28,6 +28,7 @@ struct prefixd_load {
 	struct radix_list link;    /* the group's */
 	struct radix_list due;     /* the engine's, by deadline_ns */
 	struct radix_list stirred; /* the engine's, until the end of the step */
+	struct radix_list stuck;   /* the engine's, by progress_ns, while it has no prospect */
 	struct radix_list followers;
 	struct radix_list follow;   /* those of `front` */
 	struct prefixd_load *front; /* brings the block that this one needs next; NULL: nobody */
@@ -41,6 +42,7 @@ struct prefixd_load {
 	bool starved; /* no slot was to be had; it asks again when something of the pool changed */
 	uint64_t seq;
 	uint64_t deadline_ns;
+	uint64_t progress_ns; /* a block was begun or came up last; at first its own beginning */
 	struct radix_pin up;  /* behind what has come up */
 	struct radix_pin end; /* behind the deepest block wanted */
 	uint32_t n, limit, done, started;
@@ -62,6 +64,13 @@ static inline void prefixd_load_stir(struct prefixd_engine *e, struct prefixd_lo
 static inline struct prefixd_arrived *prefixd_load_ring(const struct prefixd_load *load, uint32_t i)
 {
 	return &load->ring[i & (load->n_ring - 1)];
+}
+
+/* A block was begun, or came up. */
+static inline void prefixd_load_progress(struct prefixd_engine *e, struct prefixd_load *load)
+{
+	load->progress_ns = e->now_ns;
+	radix_list_remove(&load->stuck);
 }
 
 /* Blocks from `at` on will not come.  What has arrived of them is given back. */

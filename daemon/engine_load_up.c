@@ -88,6 +88,8 @@ bool prefixd_load_advance(struct prefixd_engine *e, struct prefixd_load *load)
 			break;
 		}
 	}
+	if (load->done > before)
+		prefixd_load_progress(e, load);
 	return load->done > before;
 }
 
@@ -126,8 +128,10 @@ uint32_t prefixd_load_take(struct prefixd_engine *e, struct prefixd_load *load, 
 		(void)prefixd_move_start(e, load->group, &a->m, load, i,
 					 load->ahead ? 0 : load->deadline_ns, !load->ahead);
 	}
-	if (begun)
+	if (begun) {
+		prefixd_load_progress(e, load);
 		prefixd_room_taken(e, load->group);
+	}
 	return begun;
 }
 

@@ -83,13 +83,23 @@ static uint32_t under_way(const struct prefixd_group *g, enum radix_tier from, b
 	return n;
 }
 
-uint32_t prefixd_moves_left(const struct prefixd_engine *e, const struct prefixd_group *g,
-			    enum radix_tier from, bool up)
+static uint32_t window_left(const struct prefixd_engine *e, uint32_t n)
 {
 	uint32_t window = e->config.move_window ? e->config.move_window : 256;
-	uint32_t n = under_way(g, from, up);
 
 	return n < window ? window - n : 0;
+}
+
+uint32_t prefixd_moves_left(const struct prefixd_engine *e, const struct prefixd_group *g,
+			    enum radix_tier from)
+{
+	return window_left(e, under_way(g, from, false));
+}
+
+uint32_t prefixd_moves_left_up(const struct prefixd_engine *e, const struct prefixd_group *g,
+			       bool ahead)
+{
+	return window_left(e, under_way(g, RADIX_TIER_HOST, true) - (ahead ? 0 : g->n_ahead));
 }
 
 bool prefixd_moves_down(const struct prefixd_engine *e)
@@ -151,8 +161,10 @@ struct prefixd_move *prefixd_move_start(struct prefixd_engine *e, struct prefixd
 		.begun_ns = e->now_ns,
 		.serial = mv->serial + 1,
 		.next = RADIX_NONE,
+		.ahead = load && !urgent,
 		.used = true,
 	};
+	g->n_ahead += mv->ahead;
 	if (g->n_moving[m->from][m->to]++ == 0) {
 		mv->alone = true;
 		pace->since_ns = 0;
@@ -193,7 +205,7 @@ void prefixd_write_through(struct prefixd_engine *e, struct prefixd_group *g,
 
 	if (e->draining || (to == RADIX_TIER_REDIS && !e->redis_up))
 		return;
-	n = radix_min_u32(n, prefixd_moves_left(e, g, RADIX_TIER_DEVICE, false));
+	n = radix_min_u32(n, prefixd_moves_left(e, g, RADIX_TIER_DEVICE));
 	/* A copy ahead of need is not worth a failure: without memory there is none. */
 	if (prefixd_moves_room(e, n) < 0)
 		return;
@@ -352,6 +364,7 @@ void prefixd_moved(struct prefixd_engine *e, const struct prefixd_event *event)
 	e->free_move = idx;
 	e->n_moves--;
 	g->n_moving[mv.m.from][mv.m.to]--;
+	g->n_ahead -= mv.ahead;
 	if (event->u.moved.result == PREFIXD_MOVE_OK)
 		pace_note(e, &mv);
 	if (mv.load)

@@ -420,6 +420,7 @@ static struct prefixd_group *group_new(struct prefixd_engine *e, struct prefixd_
 	g->busy_session = RADIX_NONE;
 	radix_list_init(&g->waiting);
 	radix_list_init(&g->line);
+	radix_list_init(&g->behind);
 	radix_list_init(&g->stirred);
 	radix_list_init(&g->loads);
 	g->line_due_ns = g->again_ns = UINT64_MAX;

@@ -2,8 +2,8 @@
  * engine_probe.c - PROBE and PREFETCH: what is there, without a lease.
  *
  * What it guarantees.  PROBE pins nothing and writes nothing.  PREFETCH is answered in the step
- * that reads it, with what is there then; it pins nothing that others could notice, and what it
- * sets going takes free and clean slots only.
+ * that reads it, with what is there then.  What it sets going comes after everybody who waits for
+ * slots, and is let go before anybody goes without.
  *
  * What it relies on.  Loads and seeks hold pins of their own.
  */

@@ -164,7 +164,6 @@ static void reserve_later(struct prefixd_engine *e, struct prefixd_request *rq,
 	l->room.want = want;
 	l->room.out = PROTO_HEADER_LEN + e->reserve_fixed + 8 * want + PREFIXD_LATER_ROOM;
 	l->room.deadline_ns = radix_min_u64(e->now_ns + ns, UINT64_MAX - 1);
-	l->room.needs = true;
 	l->room.serve = serve;
 	l->room_asked = asked;
 	l->room_seq = rq->h->seq;

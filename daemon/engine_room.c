@@ -6,6 +6,8 @@
  * only for somebody who waits, and only when Redis is down, when nothing below is cold, when it
  * could not be moved several times, or at the deadline of who waits.  Nobody waits for what will
  * not come: when nothing that is under way can become free, the first in line gets what there is.
+ * Those behind the line (what PREFETCH brings) are served while nobody is in it, and what they
+ * took is given up before anybody in line goes without.
  *
  * What it relies on.  Whoever makes something free or evictable stirs the group; the end of each
  * step looks at the groups that were stirred.  There is a timer only for deadlines, for work that
@@ -27,7 +29,7 @@
 
 enum haste {
 	AHEAD,  /* nobody waits yet */
-	WANTED, /* somebody does, but would rather go without than that others lose theirs */
+	WANTED, /* somebody does, for whom nobody shall lose anything */
 	NEEDED, /* somebody does, who cannot go on without */
 };
 
@@ -96,7 +98,7 @@ static uint32_t drop_hopeless(struct prefixd_engine *e, struct prefixd_group *g,
 static uint32_t begin_at_most(struct prefixd_engine *e, struct prefixd_group *g,
 			      enum radix_tier tier, uint32_t want, enum haste haste)
 {
-	uint32_t n = radix_min_u32(want, prefixd_moves_left(e, g, tier, false));
+	uint32_t n = radix_min_u32(want, prefixd_moves_left(e, g, tier));
 
 	if (e->draining)
 		return 0;
@@ -141,7 +143,7 @@ static struct radix_room make(struct prefixd_engine *e, struct prefixd_group *g,
 	}
 	radix_make_room(g->index, tier, want, flags, moves, cap, &r);
 	for (uint32_t i = 0; i < r.started; i++)
-		prefixd_move_start(e, g, &moves[i], NULL, 0, 0, haste != AHEAD)->leaves = true;
+		prefixd_move_start(e, g, &moves[i], NULL, 0, 0, haste == NEEDED)->leaves = true;
 	g->reap = true;
 	e->room_left -= radix_min_u32(e->room_left, r.freed + r.started + r.coming);
 	if (flags & RADIX_ROOM_DROP)
@@ -178,6 +180,14 @@ static bool leaving_device(const struct prefixd_group *g)
 	       g->n_moving[RADIX_TIER_DEVICE][RADIX_TIER_REDIS];
 }
 
+/* What was brought up for nobody is let go, or about to land. */
+static enum outcome make_way(struct prefixd_engine *e, struct prefixd_group *g)
+{
+	if (prefixd_loads_make_way(e, g))
+		return FREED;
+	return g->n_ahead ? COMING : NOTHING;
+}
+
 /* Device slots: n more than are free or on their way to be. */
 static enum outcome room_on_device(struct prefixd_engine *e, struct prefixd_group *g, uint32_t n,
 				   enum haste haste)
@@ -198,11 +208,17 @@ static enum outcome room_on_device(struct prefixd_engine *e, struct prefixd_grou
 		if (host != NOTHING)
 			return host;
 		/* Nothing in the host is cold: it takes nothing, like one that is not there. */
-		if (!leaving_device(g) && haste == NEEDED)
-			return drop(e, g, RADIX_TIER_DEVICE, n) ? FREED : NOTHING;
+		if (!leaving_device(g) && haste == NEEDED) {
+			host = make_way(e, g);
+			if (host == NOTHING)
+				host = drop(e, g, RADIX_TIER_DEVICE, n) ? FREED : NOTHING;
+			return host;
+		}
 	}
 	/* A copy under way may make a victim clean, whatever it was begun for. */
-	return leaving_device(g) || (held && haste != AHEAD) ? COMING : NOTHING;
+	if (leaving_device(g) || (held && haste != AHEAD))
+		return COMING;
+	return haste == NEEDED ? make_way(e, g) : NOTHING;
 }
 
 /* ---- the line -------------------------------------------------------------------------------- */
@@ -212,23 +228,23 @@ static struct prefixd_waiter *waiter_at(struct radix_list *it)
 	return radix_list_entry(it, struct prefixd_waiter, link);
 }
 
-static struct prefixd_waiter *first_in_line(struct prefixd_group *g)
+static struct prefixd_waiter *first_of(struct radix_list *line)
 {
 	struct radix_list *it;
 
-	radix_list_foreach(it, &g->line)
+	radix_list_foreach(it, line)
 		if (waiter_at(it)->want)
 			return waiter_at(it);
 	return NULL;
 }
 
 /* What those in line want together; not exact above `enough`. */
-static uint64_t line_wants(struct prefixd_group *g, uint64_t enough)
+static uint64_t line_wants(struct radix_list *line, uint64_t enough)
 {
 	struct radix_list *it;
 	uint64_t n = 0;
 
-	radix_list_foreach(it, &g->line) {
+	radix_list_foreach(it, line) {
 		n += waiter_at(it)->want;
 		if (n >= enough)
 			break;
@@ -252,11 +268,11 @@ static bool may_serve(struct prefixd_engine *e, struct prefixd_group *g,
 }
 
 /* Hands out what is free.  True: the first one waits for more. */
-static bool serve_line(struct prefixd_engine *e, struct prefixd_group *g)
+static bool serve_line(struct prefixd_engine *e, struct prefixd_group *g, struct radix_list *line)
 {
 	struct prefixd_waiter *w;
 
-	while ((w = first_in_line(g))) {
+	while ((w = first_of(line))) {
 		uint32_t n_free = radix_free_slots(g->index, RADIX_TIER_DEVICE), want = w->want;
 
 		if (n_free == 0)
@@ -270,9 +286,9 @@ static bool serve_line(struct prefixd_engine *e, struct prefixd_group *g)
 }
 
 /* Nothing more comes: the first one takes what there is.  False: he stays. */
-static bool serve_last(struct prefixd_engine *e, struct prefixd_group *g)
+static bool serve_last(struct prefixd_engine *e, struct prefixd_group *g, struct radix_list *line)
 {
-	struct prefixd_waiter *w = first_in_line(g);
+	struct prefixd_waiter *w = first_of(line);
 
 	return may_serve(e, g, w) &&
 	       w->serve(e, w, radix_free_slots(g->index, RADIX_TIER_DEVICE), true);
@@ -289,6 +305,8 @@ static bool serve_late(struct prefixd_engine *e, struct prefixd_group *g, struct
 	uint32_t his = n_free > claimed ? n_free - (uint32_t)claimed : 0;
 
 	if (his < w->want && !e->draining)
+		his += drop(e, g, RADIX_TIER_DEVICE, w->want - his);
+	if (his < w->want && !e->draining && prefixd_loads_make_way(e, g))
 		his += drop(e, g, RADIX_TIER_DEVICE, w->want - his);
 	return w->serve(e, w, his, true);
 }
@@ -322,16 +340,29 @@ static void serve_all_late(struct prefixd_engine *e, struct prefixd_group *g)
 	}
 }
 
-static enum outcome room_for_line(struct prefixd_engine *e, struct prefixd_group *g)
+/* More is freed, or begins to be, for those in line. */
+static enum outcome room_for(struct prefixd_engine *e, struct prefixd_group *g,
+			     struct radix_list *line)
 {
 	uint32_t coming = radix_leaving_slots(g->index, RADIX_TIER_DEVICE);
 	uint64_t have = (uint64_t)radix_free_slots(g->index, RADIX_TIER_DEVICE) + coming;
-	uint64_t want = line_wants(g, have + STEP_BLOCKS);
-	enum haste haste = first_in_line(g)->needs ? NEEDED : WANTED;
+	uint64_t want = line_wants(line, have + STEP_BLOCKS);
 
 	if (want <= have || e->draining)
 		return coming ? COMING : NOTHING;
-	return room_on_device(e, g, (uint32_t)radix_min_u64(want - have, STEP_BLOCKS), haste);
+	return room_on_device(e, g, (uint32_t)radix_min_u64(want - have, STEP_BLOCKS),
+			      line == &g->line ? NEEDED : WANTED);
+}
+
+static void serve_all(struct prefixd_engine *e, struct prefixd_group *g, struct radix_list *line)
+{
+	enum outcome o = FREED;
+
+	while (o == FREED && serve_line(e, g, line)) {
+		o = room_for(e, g, line);
+		if (o == NOTHING && serve_last(e, g, line))
+			o = FREED;
+	}
 }
 
 /* ---- ahead of demand ------------------------------------------------------------------------- */
@@ -397,18 +428,14 @@ static void remove_corrupt(struct prefixd_group *g)
 
 static void settle(struct prefixd_engine *e, struct prefixd_group *g)
 {
-	enum outcome o = FREED;
-
 	g->serving = true;
 	g->again_ns = UINT64_MAX;
 	remove_corrupt(g);
 	serve_all_late(e, g);
-	while (o == FREED && serve_line(e, g)) {
-		o = room_for_line(e, g);
-		if (o == NOTHING && serve_last(e, g))
-			o = FREED;
-	}
-	if (!e->draining && !first_in_line(g))
+	serve_all(e, g, &g->line);
+	if (!first_of(&g->line))
+		serve_all(e, g, &g->behind);
+	if (!e->draining && !first_of(&g->line))
 		free_ahead(e, g, RADIX_TIER_DEVICE);
 	if (!e->draining && below(e, g, RADIX_TIER_HOST) != RADIX_N_TIERS && g->n_host)
 		free_ahead(e, g, RADIX_TIER_HOST);
@@ -417,7 +444,7 @@ static void settle(struct prefixd_engine *e, struct prefixd_group *g)
 
 void prefixd_room_ask(struct prefixd_engine *e, struct prefixd_group *g, struct prefixd_waiter *w)
 {
-	radix_list_add_tail(&g->line, &w->link);
+	radix_list_add_tail(w->behind ? &g->behind : &g->line, &w->link);
 	g->line_due_ns = radix_min_u64(g->line_due_ns, w->deadline_ns);
 	if (g->serving)
 		look(e, g);
@@ -446,7 +473,7 @@ bool prefixd_room_now(struct prefixd_engine *e, struct prefixd_group *g, uint32_
 	uint32_t n_free = radix_free_slots(g->index, RADIX_TIER_DEVICE), flags = 0;
 	struct radix_room r;
 
-	if (first_in_line(g))
+	if (first_of(&g->line))
 		return false;
 	if (n_free >= want)
 		return true;
@@ -523,12 +550,13 @@ static int broken(char *why, size_t why_len, int rule, const char *what, uint32_
 /* 18: what the groups count is what the table has. */
 static int verify_moves(const struct prefixd_engine *e, char *why, size_t why_len)
 {
-	uint32_t moving[RADIX_N_TIERS][RADIX_N_TIERS], used = 0, spare = 0;
+	uint32_t moving[RADIX_N_TIERS][RADIX_N_TIERS], used = 0, spare = 0, ahead;
 
 	for (uint32_t k = 0; k < e->n_groups; k++) {
 		const struct prefixd_group *g = e->groups[k];
 
 		memset(moving, 0, sizeof(moving));
+		ahead = 0;
 		for (uint32_t i = 0; g && i < e->moves_cap; i++) {
 			const struct prefixd_move *mv = &e->moves[i];
 
@@ -536,10 +564,11 @@ static int verify_moves(const struct prefixd_engine *e, char *why, size_t why_le
 				continue;
 			used++;
 			moving[mv->m.from][mv->m.to]++;
+			ahead += mv->ahead;
 			if (mv->load ? mv->m.to >= mv->m.from : mv->m.to <= mv->m.from)
 				return broken(why, why_len, 18, "move", i, "it goes the wrong way");
 		}
-		if (g && memcmp(moving, g->n_moving, sizeof(moving)) != 0)
+		if (g && (memcmp(moving, g->n_moving, sizeof(moving)) != 0 || ahead != g->n_ahead))
 			return broken(why, why_len, 18, "pool", k,
 				      "it counts other moves than it has");
 	}
@@ -555,25 +584,33 @@ static int verify_moves(const struct prefixd_engine *e, char *why, size_t why_le
 	return 0;
 }
 
+static uint32_t first_wants(const struct radix_list *line)
+{
+	const struct prefixd_waiter *w = first_of((struct radix_list *)(uintptr_t)line);
+
+	return w ? w->want : 0;
+}
+
 /* 19: who waits has a reason to. */
 static int verify_line(const struct prefixd_engine *e, const struct prefixd_group *g, char *why,
 		       size_t why_len)
 {
+	uint32_t first = first_wants(&g->line);
 	const struct radix_list *it;
-	uint32_t first = 0;
 
 	radix_list_foreach(it, &g->line) {
 		const struct prefixd_waiter *w = waiter_at((struct radix_list *)(uintptr_t)it);
 
-		first = first ? first : w->want;
 		if (w->deadline_ns < g->line_due_ns && w->deadline_ns > e->now_ns)
 			return broken(why, why_len, 19, "pool", g->id,
 				      "a deadline in its line is forgotten");
 	}
+	if (!first)
+		first = first_wants(&g->behind);
 	if (first && radix_free_slots(g->index, RADIX_TIER_DEVICE) >= first &&
 	    g->again_ns == UINT64_MAX)
 		return broken(why, why_len, 19, "pool", g->id, "slots are wanted and free");
-	if (first && g->again_ns == UINT64_MAX && !leaving_device(g) &&
+	if (first && g->again_ns == UINT64_MAX && !leaving_device(g) && !g->n_ahead &&
 	    !g->n_moving[RADIX_TIER_HOST][RADIX_TIER_REDIS])
 		return broken(why, why_len, 19, "pool", g->id,
 			      "slots are waited for and nothing moves");

@@ -35,6 +35,7 @@ struct prefixd_move {
 	uint32_t next;   /* free list; RADIX_NONE ends */
 	bool leaves;     /* its source becomes free when it ends well */
 	bool alone;      /* nothing moved the same way when it began */
+	bool ahead;      /* up, and nobody waits for it */
 	bool used;
 };
 
@@ -51,13 +52,16 @@ struct prefixd_pace {
  * Return: 0, -ENOMEM.
  */
 radix_nodiscard int prefixd_moves_room(struct prefixd_engine *e, uint32_t n);
-/* How many more may be begun now: the window of the group and direction (up; down per source). */
+/* How many more may be begun now: each source has a window for its moves down, */
 uint32_t prefixd_moves_left(const struct prefixd_engine *e, const struct prefixd_group *g,
-			    enum radix_tier from, bool up);
+			    enum radix_tier from);
+/* and all that goes up has one, in which those that nobody waits for hold up no one else. */
+uint32_t prefixd_moves_left_up(const struct prefixd_engine *e, const struct prefixd_group *g,
+			       bool ahead);
 /*
  * Emits COPY, STORE or FETCH for a move that radix began.  Only after prefixd_moves_room().
- * deadline_ns 0: the carrier's own.  The pointer is good until the next call of
- * prefixd_moves_room().
+ * deadline_ns 0: the carrier's own.  urgent: somebody waits for it.  The pointer is good until the
+ * next call of prefixd_moves_room().
  */
 struct prefixd_move *prefixd_move_start(struct prefixd_engine *e, struct prefixd_group *g,
 					const struct radix_move *m, struct prefixd_load *load,
@@ -83,11 +87,13 @@ uint64_t prefixd_load_estimate(const struct prefixd_engine *e, const struct pref
  * while he waits.
  */
 struct prefixd_waiter {
-	struct radix_list link; /* the group's line */
+	struct radix_list link; /* the group's line, or of those behind it */
 	uint32_t want;          /* slots still wanted; 0: none now, those behind go first */
 	uint32_t out;           /* bytes of output that serving him may take, his actions apart */
-	bool needs;           /* while the tier below is gone, dirty victims are dropped for him */
-	uint64_t deadline_ns; /* then they are in any case; UINT64_MAX: never */
+	/* He comes after all others who wait, and nothing is dropped for him.  Who does not is
+	   needy: while the tier below is gone, dirty victims are dropped for him, */
+	bool behind;
+	uint64_t deadline_ns; /* and then they are in any case; UINT64_MAX: never */
 	/*
 	 * `n_free` slots are his.  Take what is wanted, lower `want`.  `last`: no more will become
 	 * free for now, or his deadline has passed.  True: served, or given up; he is off the list
@@ -133,12 +139,17 @@ uint64_t prefixd_load_due(const struct prefixd_engine *e, uint32_t deadline_us);
  */
 bool prefixd_load_begin(struct prefixd_engine *e, struct prefixd_lease *l, uint64_t seq,
 			uint64_t deadline_ns);
-/* The same for nobody: from `device_end` down to `end`; free and clean slots only. */
+/* The same for nobody: from `device_end` down to `end`; in slots that nobody else waits for. */
 bool prefixd_load_ahead(struct prefixd_engine *e, struct prefixd_root *root,
 			const struct radix_place *device_end, const struct radix_place *end,
 			uint64_t deadline_ns);
 /* The lease is over, or recomputes: what is in flight lands unpinned, nobody is told. */
 void prefixd_load_orphan(struct prefixd_engine *e, struct prefixd_lease *l);
+/*
+ * Somebody who waits finds no slot: loads for nobody end, and hold no block any more but those that
+ * are still to land.  True: there were some.
+ */
+bool prefixd_loads_make_way(struct prefixd_engine *e, struct prefixd_group *g);
 /* A block of the load arrived, or did not. */
 void prefixd_load_moved(struct prefixd_engine *e, struct prefixd_load *load, uint32_t at,
 			const struct radix_move *m, const struct prefixd_event *event);

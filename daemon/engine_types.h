@@ -74,7 +74,9 @@ struct prefixd_group {
 	uint32_t n_host;                                 /* host slots */
 	uint32_t n_moving[RADIX_N_TIERS][RADIX_N_TIERS]; /* moves under way, from, to */
 	struct prefixd_pace pace[RADIX_N_TIERS][RADIX_N_TIERS];
+	uint32_t n_ahead;                /* of those up, the ones that nobody waits for */
 	struct radix_list line;          /* who waits for device slots: struct prefixd_waiter */
+	struct radix_list behind;        /* the same, of those who come after all in line */
 	struct radix_list stirred;       /* the engine's, until the end of the step */
 	bool serving;                    /* the line is being served: nobody else begins to */
 	bool filling[RADIX_N_TIERS];     /* free slots fell below the low watermark */
@@ -242,6 +244,7 @@ struct prefixd_engine {
 	uint64_t wait_serial;
 	/* lower tiers: engine_load.c, engine_seek.c */
 	struct radix_list loads_due;     /* loads by deadline_ns */
+	struct radix_list loads_stuck;   /* those without prospect, by progress_ns */
 	struct radix_list loads_stirred; /* to be looked at before the end of the step */
 	uint32_t n_loads;
 	struct radix_list seeks;    /* LOOKs under way, oldest first */

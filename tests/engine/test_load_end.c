@@ -189,6 +189,108 @@ START_TEST(prefix_first)
 }
 END_TEST
 
+/*
+ * All is held for good, by prompts that are running: who waits for the rest of the pool is told
+ * long before his deadline, and computes.
+ */
+START_TEST(without_prospect)
+{
+	struct scene_place b, c;
+	struct proto_match_rep m, x;
+	struct room_lease held;
+	uint64_t seq, other;
+
+	lift_configure(LIFT_BLOCKS + 4, 4 * LIFT_BLOCKS, false);
+	lift_begin();
+	lift_store(3);
+	b = room_place(lift_world, 200);
+	c = room_place(lift_world, 201);
+	held = room_match(&b, 2, LIFT_BLOCKS);
+	ck_assert_uint_eq(held.n_device, LIFT_BLOCKS);
+	seq = lift_promote(&lift_at, 0, LIFT_BLOCKS, 10000000, &m);
+	world_advance(lift_world, 8 * ROOM_MS); /* four of prompt 1 go down, four of 0 come up */
+	ck_assert_uint_eq(world_in_flight(lift_world), 0);
+	lift_check_silent(&lift_at);
+	world_advance(lift_world, 50 * ROOM_MS); /* another one wants the same, and follows */
+	other = lift_promote(&c, 0, LIFT_BLOCKS, 10000000, &x);
+	ck_assert_uint_eq(x.n_device, 4);
+	world_advance(lift_world, 50 * ROOM_MS - 1);
+	lift_check_silent(&lift_at);
+	world_advance(lift_world, 1);
+	lift_check_event(&lift_at, seq, m.lease, PROTO_WAIT_LOADED, 4, PROTO_REASON_NO_ROOM);
+	world_advance(lift_world, 50 * ROOM_MS - 1);
+	lift_check_silent(&c);
+	world_advance(lift_world, 1);
+	lift_check_event(&c, other, x.lease, PROTO_WAIT_FAILED, 0, PROTO_REASON_NO_ROOM);
+	scene_extend(&lift_at, m.lease, &x);
+	ck_assert_uint_eq(x.n_device, 4);
+	scene_release(&lift_at, m.lease, NULL);
+	world_gone(c.c);
+	room_release(&b, &held);
+	lift_end();
+}
+END_TEST
+
+/* One block becomes free every 90 ms: that is slow, and goes on until the deadline. */
+START_TEST(slow_but_sure)
+{
+	struct scene_place b;
+	struct proto_match_rep m;
+	struct room_lease held[LIFT_BLOCKS];
+	uint64_t seq;
+
+	lift_configure(LIFT_BLOCKS, 4 * LIFT_BLOCKS, false);
+	lift_begin();
+	lift_store(2);
+	lift_clear(LIFT_BLOCKS);
+	b = room_place(lift_world, 200);
+	for (uint32_t i = 0; i < LIFT_BLOCKS; i++) {
+		held[i] = room_match(&b, 3 + i, 1);
+		ck_assert_int_eq(room_reserve(&b, &held[i], 1, 0, NULL), PROTO_STATUS_OK);
+	}
+	seq = lift_promote(&lift_at, 0, LIFT_BLOCKS, 500000, &m);
+	for (uint32_t i = 0; i < 5; i++) {
+		world_advance(lift_world, 90 * ROOM_MS);
+		lift_check_silent(&lift_at);
+		room_release(&b, &held[i]);
+	}
+	world_advance(lift_world, 50 * ROOM_MS - 1);
+	lift_check_silent(&lift_at);
+	world_advance(lift_world, 1);
+	lift_check_event(&lift_at, seq, m.lease, PROTO_WAIT_LOADED, 5, PROTO_REASON_NO_ROOM);
+	scene_release(&lift_at, m.lease, NULL);
+	for (uint32_t i = 5; i < LIFT_BLOCKS; i++)
+		room_release(&b, &held[i]);
+	lift_end();
+}
+END_TEST
+
+/* A copy that takes long, or one that makes room, is a prospect; and so is one of Redis. */
+START_TEST(patient_while_something_moves)
+{
+	struct proto_match_rep m;
+	uint64_t seq;
+
+	for (uint32_t down = 0; down < 2; down++) {
+		lift_configure(LIFT_BLOCKS, 0, true);
+		lift_begin();
+		lift_store(2);
+		if (!down)
+			lift_clear(LIFT_BLOCKS);
+		world_delay(lift_world, 300 * ROOM_MS, 1);
+		seq = lift_promote(&lift_at, 0, LIFT_BLOCKS, 1000000, &m);
+		ck_assert_uint_eq(m.n_redis, LIFT_BLOCKS);
+		world_advance(lift_world, 300 * ROOM_MS);
+		lift_check_silent(&lift_at);
+		world_run_until_idle(lift_world);
+		lift_check_event(&lift_at, seq, m.lease, PROTO_WAIT_LOADED, LIFT_BLOCKS,
+				 PROTO_REASON_NONE);
+		scene_release(&lift_at, m.lease, NULL);
+		lift_end();
+	}
+}
+END_TEST
+
 /* The deadline comes while blocks are on their way: it is told what came, the rest lands. */
 START_TEST(deadline)
 {
@@ -396,6 +498,9 @@ int main(void)
 		{ "lost-for-others", lost_for_others },
 		{ "waits-for-a-slot", waits_for_a_slot },
 		{ "prefix-first", prefix_first },
+		{ "without-prospect", without_prospect },
+		{ "slow-but-sure", slow_but_sure },
+		{ "patient-while-something-moves", patient_while_something_moves },
 		{ "deadline", deadline },
 		{ "redis-is-down", redis_is_down },
 		{ "rather-computes", rather_computes },

@@ -3,8 +3,8 @@
  */
 #include "tests/engine/lift.h"
 
-static int prefetch(const struct scene_place *who, uint32_t id, uint32_t n,
-		    struct proto_prefetch_rep *ret)
+static int prefetch_until(const struct scene_place *who, uint32_t id, uint32_t n,
+			  uint32_t deadline_us, struct proto_prefetch_rep *ret)
 {
 	struct scene_prompt p = room_prompt(id, n);
 	struct proto_prefetch_req m = {
@@ -12,11 +12,18 @@ static int prefetch(const struct scene_place *who, uint32_t id, uint32_t n,
 		.ns = who->ns.ns,
 		.tenant = who->tenant,
 		.salt = who->salt,
+		.deadline_us = deadline_us,
 		.n_tokens = (uint64_t)n * LIFT_BT,
 		.keys = { p.keys, n * who->ns.key_len },
 	};
 
 	return world_prefetch(who->c, &m, ret);
+}
+
+static int prefetch(const struct scene_place *who, uint32_t id, uint32_t n,
+		    struct proto_prefetch_rep *ret)
+{
+	return prefetch_until(who, id, n, 0, ret);
 }
 
 /* A world whose Redis holds prompts 0..n-1, and whose engine knows nothing of them. */
@@ -68,8 +75,77 @@ START_TEST(comes_up_unasked)
 }
 END_TEST
 
-/* It takes clean slots, but moves nobody down, and nothing while somebody waits. */
-START_TEST(takes_little)
+/* Clean slots are taken at once, and of dirty ones as many as are cold begin to move. */
+START_TEST(takes_cold_slots)
+{
+	struct proto_prefetch_rep p;
+	struct proto_match_rep m;
+
+	lift_configure(2 * LIFT_BLOCKS, 4 * LIFT_BLOCKS, false);
+	lift_begin();
+	lift_store(3); /* prompts 1 and 2 fill the pool and lie nowhere else */
+	ck_assert_int_eq(prefetch_until(&lift_at, 0, LIFT_BLOCKS, 2 * LIFT_BLOCKS * 1000, &p),
+			 PROTO_STATUS_OK);
+	ck_assert_uint_eq(p.n_host, LIFT_BLOCKS);
+	ck_assert_uint_eq(world_in_flight(lift_world), LIFT_BLOCKS); /* of prompt 1, down */
+	world_advance(lift_world, 2 * LIFT_BLOCKS * ROOM_MS);
+	ck_assert_uint_eq(world_in_flight(lift_world), 0);
+	lift_match(&lift_at, 0, LIFT_BLOCKS, &m);
+	ck_assert_uint_eq(m.n_device, LIFT_BLOCKS);
+	scene_release(&lift_at, m.lease, NULL);
+	lift_match(&lift_at, 1, LIFT_BLOCKS, &m);
+	ck_assert_uint_eq(m.n_host, LIFT_BLOCKS);
+	scene_release(&lift_at, m.lease, NULL);
+	lift_match(&lift_at, 2, LIFT_BLOCKS, &m);
+	ck_assert_uint_eq(m.n_device, LIFT_BLOCKS);
+	scene_release(&lift_at, m.lease, NULL);
+	ck_assert_uint_eq(room_stats(lift_world).removed_total, 0);
+	/* Prompt 0 is clean now and the coldest: it makes room without a move. */
+	for (uint32_t i = 2; i > 0; i--) {
+		ck_assert_int_eq(prefetch(&lift_at, i, LIFT_BLOCKS, &p), PROTO_STATUS_OK);
+		if (i == 1)
+			ck_assert_uint_eq(world_in_flight(lift_world), LIFT_BLOCKS); /* up */
+		ck_assert_uint_eq(room_stats(lift_world).moved[0][1], 2 * LIFT_BLOCKS);
+	}
+	world_run_until_idle(lift_world);
+	lift_match(&lift_at, 1, LIFT_BLOCKS, &m);
+	ck_assert_uint_eq(m.n_device, LIFT_BLOCKS);
+	scene_release(&lift_at, m.lease, NULL);
+	lift_end();
+}
+END_TEST
+
+/* Whatever it would drop something for, it does not: the tier below is down, or all is held there. */
+START_TEST(drops_nothing)
+{
+	struct proto_prefetch_rep p;
+	struct proto_match_rep m;
+	struct room_lease held;
+	struct scene_place b;
+
+	lift_configure(LIFT_BLOCKS, 2 * LIFT_BLOCKS, true);
+	lift_begin();
+	lift_store(3); /* two of them fill the host */
+	b = room_place(lift_world, 200);
+	held = room_match(&b, 1, LIFT_BLOCKS);
+	ck_assert_uint_eq(held.n_host, LIFT_BLOCKS);
+	world_redis_up(lift_world, false);
+	ck_assert_int_eq(prefetch(&lift_at, 0, LIFT_BLOCKS, &p), PROTO_STATUS_OK);
+	ck_assert_uint_eq(p.n_host, LIFT_BLOCKS);
+	world_advance(lift_world, 100 * ROOM_MS);
+	ck_assert_uint_eq(lift_world->engine->n_loads, 0); /* it does not hope for ever */
+	ck_assert_uint_eq(room_stats(lift_world).removed_total, 0);
+	ck_assert_uint_eq(lift_raised(), 0);
+	lift_match(&lift_at, 2, LIFT_BLOCKS, &m);
+	ck_assert_uint_eq(m.n_device, LIFT_BLOCKS);
+	scene_release(&lift_at, m.lease, NULL);
+	room_release(&b, &held);
+	lift_end();
+}
+END_TEST
+
+/* It comes after those who wait, takes up nothing of what is freed for them, and goes on then. */
+START_TEST(behind_all)
 {
 	struct scene_place b;
 	struct proto_prefetch_rep p;
@@ -78,42 +154,136 @@ START_TEST(takes_little)
 
 	lift_configure(2 * LIFT_BLOCKS, 4 * LIFT_BLOCKS, false);
 	lift_begin();
-	lift_store(3); /* prompts 1 and 2 fill the pool and lie nowhere else */
-	ck_assert_int_eq(prefetch(&lift_at, 0, LIFT_BLOCKS, &p), PROTO_STATUS_OK);
-	ck_assert_uint_eq(p.n_host, LIFT_BLOCKS);
-	ck_assert_uint_eq(world_in_flight(lift_world), 0);
-	lift_match(&lift_at, 0, LIFT_BLOCKS, &m);
-	ck_assert_uint_eq(m.n_device, 0);
-	scene_release(&lift_at, m.lease, NULL);
-	/* Prompt 0 comes up for a lease, and so does another: their host copies make them clean. */
-	for (uint32_t i = 0; i < 2; i++) {
-		lift_promote(&lift_at, i, LIFT_BLOCKS, 0, &m);
-		world_run_until_idle(lift_world);
-		scene_release(&lift_at, m.lease, NULL);
-	}
-	world_run_until_idle(lift_world);
-	ck_assert_int_eq(prefetch(&lift_at, 2, LIFT_BLOCKS, &p), PROTO_STATUS_OK);
-	ck_assert_uint_eq(p.n_host, LIFT_BLOCKS);
-	world_run_until_idle(lift_world);
-	lift_match(&lift_at, 2, LIFT_BLOCKS, &m);
-	ck_assert_uint_eq(m.n_device, LIFT_BLOCKS);
-	scene_release(&lift_at, m.lease, NULL);
-	/* Somebody waits for slots that are dirty still: nothing is taken from him. */
-	room_put(&lift_at, 5, LIFT_BLOCKS);
-	room_put(&lift_at, 6, LIFT_BLOCKS);
+	lift_store(3);
 	b = room_place(lift_world, 200);
 	l = room_match(&b, 7, LIFT_BLOCKS);
 	ck_assert_int_eq(room_reserve(&b, &l, LIFT_BLOCKS, 0, NULL), -EINPROGRESS);
 	world_advance(lift_world, 3 * ROOM_MS); /* some are free, for him */
 	ck_assert_uint_eq(room_stats(lift_world).slots[RADIX_SLOT_FREE], 3);
-	ck_assert_int_eq(prefetch(&lift_at, 0, LIFT_BLOCKS, &p), PROTO_STATUS_OK);
-	ck_assert_uint_gt(p.n_host, 0);
-	world_run_until_idle(lift_world);
+	ck_assert_int_eq(prefetch_until(&lift_at, 0, LIFT_BLOCKS, 50000, &p), PROTO_STATUS_OK);
+	ck_assert_uint_eq(p.n_host, LIFT_BLOCKS);
+	ck_assert_uint_eq(world_in_flight(lift_world), LIFT_BLOCKS - 3);
+	world_advance(lift_world, (LIFT_BLOCKS - 3) * ROOM_MS - 1);
+	ck_assert_int_eq(room_reply(&b, &l, NULL), -EINPROGRESS);
+	world_advance(lift_world, 1); /* as if nobody else was there */
 	ck_assert_int_eq(room_reply(&b, &l, NULL), PROTO_STATUS_OK);
+	world_run_until_idle(lift_world);
 	lift_match(&lift_at, 0, LIFT_BLOCKS, &m);
-	ck_assert_uint_eq(m.n_device, p.n_device);
+	ck_assert_uint_eq(m.n_device, LIFT_BLOCKS);
 	scene_release(&lift_at, m.lease, NULL);
 	room_release(&b, &l);
+	ck_assert_uint_eq(room_stats(lift_world).removed_total, 0);
+	lift_end();
+}
+END_TEST
+
+/* While others wait for longer than its deadline it gets nothing, and nothing is left of it. */
+START_TEST(gives_up)
+{
+	struct scene_place b;
+	struct proto_prefetch_rep p;
+	struct room_lease l;
+
+	lift_configure(2 * LIFT_BLOCKS, 4 * LIFT_BLOCKS, false);
+	lift_begin();
+	lift_store(3);
+	b = room_place(lift_world, 200);
+	l = room_match(&b, 7, LIFT_BLOCKS);
+	world_delay(lift_world, 30 * ROOM_MS, 1);
+	ck_assert_int_eq(room_reserve(&b, &l, LIFT_BLOCKS, 0, NULL), -EINPROGRESS);
+	ck_assert_int_eq(prefetch_until(&lift_at, 0, LIFT_BLOCKS, 5000, &p), PROTO_STATUS_OK);
+	ck_assert_uint_eq(lift_world->engine->n_loads, 1);
+	world_advance(lift_world, 5 * ROOM_MS - 1);
+	ck_assert_uint_eq(lift_world->engine->n_loads, 1);
+	world_advance(lift_world, 1);
+	ck_assert_uint_eq(lift_world->engine->n_loads, 0);
+	world_run_until_idle(lift_world);
+	ck_assert_int_eq(room_reply(&b, &l, NULL), PROTO_STATUS_OK);
+	ck_assert_uint_eq(lift_raised(), 0);
+	room_release(&b, &l);
+	lift_end();
+}
+END_TEST
+
+/* What it brought up so far is no one's: it is had by whoever would go without it. */
+START_TEST(lets_go)
+{
+	struct scene_place b;
+	struct proto_prefetch_rep p;
+	struct proto_match_rep m;
+	struct room_lease held, l;
+	uint64_t seq;
+	uint32_t n;
+
+	for (uint32_t how = 0; how < 3; how++) {
+		lift_configure(2 * LIFT_BLOCKS, 4 * LIFT_BLOCKS, false);
+		lift_begin();
+		lift_store(3);
+		b = room_place(lift_world, 200);
+		held = room_match(&b, 7, LIFT_BLOCKS + 2);
+		lift_clear(LIFT_BLOCKS + 2);
+		ck_assert_int_eq(room_reserve(&b, &held, LIFT_BLOCKS + 2, 0, NULL),
+				 PROTO_STATUS_OK);
+		lift_match(&b, 2, LIFT_BLOCKS, &m); /* what is left of the pool is held, or free */
+		ck_assert_uint_eq(m.n_device, LIFT_BLOCKS - 2);
+		scene_release(&b, m.lease, NULL);
+		ck_assert_int_eq(prefetch(&lift_at, 0, LIFT_BLOCKS, &p), PROTO_STATUS_OK);
+		/* First those of prompt 2 go down, then the others come, but two. */
+		world_advance(lift_world, (how == 1 ? 8 : 12) * ROOM_MS);
+		ck_assert_uint_eq(lift_raised(), how == 1 ? 2 : LIFT_BLOCKS - 2);
+		ck_assert_uint_eq(lift_world->engine->n_loads, 1);
+		l = room_match(&lift_at, 8, 4);
+		if (how == 2) { /* so would a load of somebody */
+			seq = lift_promote(&lift_at, 1, 4, 0, &m);
+			ck_assert_uint_eq(m.n_host, 4);
+			world_advance(lift_world, 4 * ROOM_MS);
+			lift_check_event(&lift_at, seq, m.lease, PROTO_WAIT_LOADED, 4,
+					 PROTO_REASON_NONE);
+			scene_release(&lift_at, m.lease, NULL);
+		} else if (how == 1) { /* those on their way land first */
+			ck_assert_int_eq(room_reserve(&lift_at, &l, 4, 0, &n), -EINPROGRESS);
+			ck_assert_uint_eq(lift_world->engine->n_loads, 1);
+			world_advance(lift_world, 4 * ROOM_MS);
+			ck_assert_int_eq(room_reply(&lift_at, &l, &n), PROTO_STATUS_OK);
+			ck_assert_uint_eq(n, 4);
+		} else {
+			ck_assert_int_eq(room_reserve(&lift_at, &l, 4, 0, &n), PROTO_STATUS_OK);
+			ck_assert_uint_eq(n, 4);
+		}
+		ck_assert_uint_eq(world_counters(lift_world).dropped_blocks, 0);
+		ck_assert_uint_eq(room_stats(lift_world).removed_total, 0);
+		room_release(&lift_at, &l);
+		room_release(&b, &held);
+		lift_end();
+	}
+}
+END_TEST
+
+/* Its moves count for nobody else's window. */
+START_TEST(window_apart)
+{
+	struct proto_prefetch_rep p;
+	struct proto_match_rep m;
+	uint64_t seq;
+
+	lift_configure(4 * LIFT_BLOCKS, 8 * LIFT_BLOCKS, false);
+	lift_config.engine.move_window = 2;
+	lift_begin();
+	lift_store(6);
+	lift_clear(2 * LIFT_BLOCKS);
+	ck_assert_int_eq(prefetch(&lift_at, 0, LIFT_BLOCKS, &p), PROTO_STATUS_OK);
+	ck_assert_uint_eq(world_in_flight(lift_world), 2);
+	seq = lift_promote(&lift_at, 1, LIFT_BLOCKS, 0, &m);
+	ck_assert_uint_eq(world_in_flight(lift_world), 4);
+	world_advance(lift_world,
+		      ROOM_MS); /* what has ended is followed by one that is waited for */
+	ck_assert_uint_le(world_in_flight(lift_world), 4);
+	world_run_until_idle(lift_world);
+	lift_check_event(&lift_at, seq, m.lease, PROTO_WAIT_LOADED, LIFT_BLOCKS, PROTO_REASON_NONE);
+	scene_release(&lift_at, m.lease, NULL);
+	lift_match(&lift_at, 0, LIFT_BLOCKS, &m);
+	ck_assert_uint_eq(m.n_device, LIFT_BLOCKS);
+	scene_release(&lift_at, m.lease, NULL);
 	lift_end();
 }
 END_TEST
@@ -378,7 +548,12 @@ int main(void)
 		const TTest *test;
 	} cases[] = {
 		{ "comes-up-unasked", comes_up_unasked },
-		{ "takes-little", takes_little },
+		{ "takes-cold-slots", takes_cold_slots },
+		{ "drops-nothing", drops_nothing },
+		{ "behind-all", behind_all },
+		{ "gives-up", gives_up },
+		{ "lets-go", lets_go },
+		{ "window-apart", window_apart },
 		{ "makes-way", makes_way },
 		{ "is-a-use", is_a_use },
 		{ "refused", refused },
