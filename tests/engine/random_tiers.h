@@ -23,7 +23,8 @@ struct random_tiers_config {
 	uint32_t kills_permille; /* of the operations: a process dies */
 	uint32_t
 		outside_permille; /* of the operations: Redis comes, goes, stalls, loses or damages */
-	uint32_t admin_permille; /* evict, flush, invalidate */
+	uint32_t admin_permille; /* of them: evict, flush, invalidate */
+	bool islands;            /* digests whose beginning is not known */
 	bool lossless; /* nothing may ever be missed: no faults, room below for everything */
 	bool losses;   /* copies below may vanish or be damaged */
 	struct world_tiers_config tiers;
@@ -34,6 +35,7 @@ struct random_tiers_result {
 	struct world_tiers_stats tiers;
 	struct radix_stats index;
 	uint64_t n_steps, n_kills, n_read, n_loaded, n_cut, n_failed, n_deferred, n_invalidated;
+	uint64_t n_grafts, n_conflicts;
 	uint64_t found[3]; /* blocks told by MATCH, by tier */
 	uint64_t max_members;
 };

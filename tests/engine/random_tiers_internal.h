@@ -24,6 +24,7 @@ enum tiers_mark {
 
 struct tiers_lease {
 	bool used;
+	bool island; /* found by its first key: blocks begin at p.skip */
 	uint64_t id;
 	uint64_t epoch;
 	struct universe_prompt p;

@@ -3,9 +3,10 @@
  */
 #include "tests/engine/random_tiers_internal.h"
 
-static uint64_t path_of(const struct tiers_lease *l, uint32_t j)
+/* The path up to and with block i of the lease. */
+static uint64_t path_of(const struct tiers_lease *l, uint32_t i)
 {
-	uint64_t h = (l->p.chain[j + 1] ^ l->epoch) * 0x9e3779b97f4a7c15u;
+	uint64_t h = (l->p.chain[l->p.skip + i + 1] ^ l->epoch) * 0x9e3779b97f4a7c15u;
 
 	return (h ^ (h >> 31)) | 1;
 }
@@ -14,7 +15,7 @@ static void check_block(struct tiers_run *r, const struct tiers_lease *l, uint32
 {
 	uint8_t want[UNIVERSE_BYTES], got[UNIVERSE_BYTES];
 
-	universe_content(&l->p, j, want);
+	universe_content(&l->p, l->p.skip + j, want);
 	world_read(&r->w, 0, l->slots[j], got, UNIVERSE_BYTES);
 	if (memcmp(want, got, UNIVERSE_BYTES) != 0)
 		world_fail(&r->w, "slot %u does not hold block %u of the prompt", l->slots[j], j);
@@ -39,7 +40,7 @@ static struct proto_span keys_of(const struct tiers_lease *l, uint32_t from, uin
 	uint32_t len = universe_key_len(l->p.root);
 
 	for (uint32_t i = 0; i < n; i++)
-		memcpy(buf + i * len, l->p.keys[from + i], len);
+		memcpy(buf + i * len, l->p.keys[l->p.skip + from + i], len);
 	return (struct proto_span){ .p = buf, .n = n * len };
 }
 
@@ -55,10 +56,10 @@ static uint32_t held(const struct tiers_run *r, const struct tiers_lease *l)
 			const struct tiers_lease *o = &r->sessions[i].leases[k];
 			uint32_t n = 0;
 
-			if (!o->used || o->p.root != l->p.root || o->epoch != l->epoch)
+			if (!o->used || o->p.root != l->p.root || o->epoch != l->epoch ||
+			    o->p.skip != l->p.skip || (o->island && !l->island))
 				continue;
-			while (n < o->n_path && n < l->given &&
-			       o->p.chain[n + 1] == l->p.chain[n + 1])
+			while (n < o->n_path && n < l->given && path_of(o, n) == path_of(l, n))
 				n++;
 			best = n > best ? n : best;
 		}
@@ -87,7 +88,7 @@ static void check_found(struct tiers_run *r, const struct tiers_lease *l, uint32
 	if (n_device < least)
 		world_fail(&r->w, "%u blocks are on the device, %u are held there", n_device,
 			   least);
-	if (r->config.lossless && n_all != must)
+	if (r->config.lossless && !r->config.islands && n_all != must)
 		world_fail(&r->w, "%u blocks are found of %u that were stored", n_all, must);
 }
 
@@ -207,7 +208,9 @@ static void begin_prompt(struct tiers_run *r, const struct tiers_session *s, str
 	memset(l, 0, sizeof(*l));
 	universe_prompt(&r->w.rng, &l->p, root == 3 && !s->blue ? 4 : root);
 	l->epoch = r->epochs[universe_roots[l->p.root].ns];
-	l->given = 1 + tiers_below(r, l->p.n);
+	l->island = r->config.islands && universe_roots[l->p.root].ns == 2 && tiers_chance(r, 300);
+	l->p.skip = l->island ? tiers_below(r, l->p.n) : 0;
+	l->given = 1 + tiers_below(r, l->p.n - l->p.skip);
 }
 
 void tiers_match(struct tiers_run *r, struct tiers_session *s)
@@ -227,6 +230,7 @@ void tiers_match(struct tiers_run *r, struct tiers_session *s)
 	m.tenant = universe_roots[l->p.root].tenant;
 	m.salt = world_text(universe_roots[l->p.root].salt);
 	m.flags = (tiers_chance(r, 700) ? PROTO_MATCH_PROMOTE : 0u) |
+		  (l->island ? PROTO_MATCH_ISLAND : 0u) |
 		  (tiers_chance(r, 200) ? PROTO_MATCH_NO_TAIL : 0u);
 	m.deadline_us = tiers_chance(r, 300) ? 1 + tiers_below(r, 500) : 0;
 	m.keys = keys_of(l, 0, l->given, keys);
@@ -245,19 +249,24 @@ void tiers_extend(struct tiers_run *r, struct tiers_session *s, struct tiers_lea
 	struct proto_extend_req m = { .lease = l->id };
 	struct proto_match_rep rep;
 	uint8_t keys[UNIVERSE_MAX * MODEL_KEY];
+	uint64_t n_tokens = l->n_tokens;
 	uint32_t n = 0;
+	int status;
 
 	if (l->reserving) {
 		world_check(&r->w, world_extend(s->c, &m, &rep) == PROTO_STATUS_WRONG_STATE);
 		return;
 	}
 	if (tiers_chance(r, 300)) {
-		if (l->given == l->p.n)
+		if (l->given == l->p.n - l->p.skip)
 			universe_grow(&r->w.rng, &l->p);
-		n = tiers_below(r, 1 + l->p.n - l->given);
+		n = tiers_below(r, 1 + l->p.n - l->p.skip - l->given);
 	}
 	m.keys = keys_of(l, l->given, n, keys);
 	l->given += n;
+	if (l->island && l->p.skip && l->n_path && !l->n_res && tiers_chance(r, 300))
+		m.parent = (struct proto_span){ .p = l->p.keys[l->p.skip - 1],
+						.n = universe_key_len(l->p.root) };
 	if (n) {
 		m.n_tokens = l->given * UNIVERSE_BT;
 		m.n_tokens = m.n_tokens > l->n_tokens ? m.n_tokens : l->n_tokens;
@@ -265,7 +274,15 @@ void tiers_extend(struct tiers_run *r, struct tiers_session *s, struct tiers_lea
 	}
 	m.flags = tiers_chance(r, 500) ? PROTO_MATCH_PROMOTE : 0u;
 	m.deadline_us = tiers_chance(r, 300) ? 1 + tiers_below(r, 500) : 0;
-	world_check(&r->w, world_extend(s->c, &m, &rep) == PROTO_STATUS_OK);
+	status = world_extend(s->c, &m, &rep);
+	/* The parent may not be there, or in no tier as high. */
+	world_check(&r->w, status == PROTO_STATUS_OK || m.parent.n);
+	if (status != PROTO_STATUS_OK) {
+		l->given -= n;
+		l->n_tokens = n_tokens;
+		return;
+	}
+	r->result.n_grafts += m.parent.n > 0;
 	if (l->n_res)
 		world_check(&r->w, rep.n_device == 0 && rep.tail_tokens == 0);
 	else
@@ -298,11 +315,32 @@ void tiers_reserve(struct tiers_run *r, struct tiers_session *s, struct tiers_le
 	}
 }
 
+/*
+ * The next block begins an island that cannot be hung here: what is before it lies lower.  Some
+ * blocks before it may have been stored; the worker gives up.
+ */
+static void conflict(struct tiers_run *r, struct tiers_session *s, struct tiers_lease *l,
+		     int status)
+{
+	struct proto_release_req m = { .lease = l->id };
+	struct proto_release_rep rep;
+
+	world_check(&r->w, status == PROTO_STATUS_CONFLICT && r->config.islands &&
+				   universe_roots[l->p.root].ns == 2);
+	for (uint32_t i = 0; i < l->n_res; i++)
+		oracle_add(&r->oracle, path_of(l, l->n_path + i), l->p.root);
+	world_check(&r->w, world_release(s->c, &m, &rep) == PROTO_STATUS_OK);
+	world_check(&r->w, rep.queried_tokens == l->n_tokens);
+	r->result.n_conflicts++;
+	l->used = false;
+}
+
 void tiers_commit(struct tiers_run *r, struct tiers_session *s, struct tiers_lease *l)
 {
 	struct proto_commit_req m = { .lease = l->id };
 	struct proto_commit_rep rep;
 	uint32_t n_other = 0;
+	int status;
 
 	if (l->n_res == 0)
 		return;
@@ -315,10 +353,14 @@ void tiers_commit(struct tiers_run *r, struct tiers_session *s, struct tiers_lea
 	for (uint32_t i = 0; i < m.n; i++) {
 		uint8_t bytes[UNIVERSE_BYTES];
 
-		universe_content(&l->p, l->n_path + i, bytes);
+		universe_content(&l->p, l->p.skip + l->n_path + i, bytes);
 		world_write(&r->w, 0, l->res[i], bytes, UNIVERSE_BYTES);
 	}
-	world_check(&r->w, world_commit(s->c, &m, &rep) == PROTO_STATUS_OK);
+	status = world_commit(s->c, &m, &rep);
+	if (status != PROTO_STATUS_OK) {
+		conflict(r, s, l, status);
+		return;
+	}
 	for (uint32_t i = 0; i < m.n; i++) {
 		uint32_t slot = slot_of(r, rep.runs, i);
 
@@ -381,6 +423,9 @@ void tiers_probe(struct tiers_run *r, struct tiers_session *s)
 	uint8_t keys[UNIVERSE_MAX * MODEL_KEY];
 
 	begin_prompt(r, s, &l);
+	l.given += l.p.skip; /* from the beginning */
+	l.p.skip = 0;
+	l.island = false;
 	m.ns = s->ns[universe_roots[l.p.root].ns];
 	m.tenant = universe_roots[l.p.root].tenant;
 	m.salt = world_text(universe_roots[l.p.root].salt);
@@ -398,6 +443,9 @@ void tiers_prefetch(struct tiers_run *r, struct tiers_session *s)
 	uint8_t keys[UNIVERSE_MAX * MODEL_KEY];
 
 	begin_prompt(r, s, &l);
+	l.given += l.p.skip; /* from the beginning */
+	l.p.skip = 0;
+	l.island = false;
 	m.ns = s->ns[universe_roots[l.p.root].ns];
 	m.tenant = universe_roots[l.p.root].tenant;
 	m.salt = world_text(universe_roots[l.p.root].salt);

@@ -192,6 +192,31 @@ START_TEST(second_use)
 }
 END_TEST
 
+/* The same with prompts that begin anywhere, healthy and sick. */
+START_TEST(islands)
+{
+	struct random_tiers_config c = healthy();
+	struct random_tiers_result x;
+
+	c.islands = true;
+	c.kills_permille = 10;
+	c.admin_permille = 3;
+	c.n_steps = n_steps / 2;
+	random_tiers_run(&c, &x);
+	say("islands", &x);
+	check_busy_enough(&x);
+	ck_assert_uint_gt(x.n_grafts, 0);
+	c = sick();
+	c.seed += 3;
+	c.islands = true;
+	c.n_steps = n_steps / 2;
+	random_tiers_run(&c, &x);
+	say("islands, faults", &x);
+	ck_assert_uint_gt(x.n_loaded, 0);
+	ck_assert_uint_gt(x.n_grafts, 0);
+}
+END_TEST
+
 int main(int argc, char **argv)
 {
 	const struct {
@@ -204,6 +229,7 @@ int main(int argc, char **argv)
 		{ "faults", faults },
 		{ "write-through", write_through },
 		{ "second-use", second_use },
+		{ "islands", islands },
 	};
 	Suite *s = suite_create("random tiers");
 
