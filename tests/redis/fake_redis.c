@@ -173,6 +173,10 @@ static bool serve(struct fake_redis *f, struct peer *p, const struct command *c)
 	case FAKE_STALL:
 		p->stalled = true;
 		break;
+	case FAKE_ONCE:
+		write_all(f, p->fd, w->bytes, w->len);
+		w->way = FAKE_MUTE;
+		break;
 	case FAKE_MUTE:
 		break;
 	case FAKE_CLOSE:

@@ -18,6 +18,7 @@ enum fake_way {
 	FAKE_BYTES, /* these, and go on */
 	FAKE_STALL, /* nothing; what follows on this connection is not even read */
 	FAKE_MUTE,  /* nothing; go on with the next command */
+	FAKE_ONCE,  /* these bytes now, nothing from then on */
 	FAKE_CLOSE, /* these bytes, then close */
 };
 
