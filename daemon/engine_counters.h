@@ -18,6 +18,11 @@
 	X(hit_pending_tokens, "tokens that another worker committed during the lease") \
 	X(hit_tail_tokens, "of the device hits, tokens of partly matching blocks")     \
 	X(miss_tokens, "tokens not served")                                            \
+	X(queried_blocks, "whole blocks asked for by leases that ended")               \
+	X(lookup_device_blocks, "of these, served on the device")                      \
+	X(lookup_host_blocks, "of these, served from host memory")                     \
+	X(lookup_redis_blocks, "of these, served from Redis")                          \
+	X(lookup_miss_blocks, "of these, not served")                                  \
 	X(lookups_full, "leases that ended with every token served")                   \
 	X(lookups_partial, "leases that ended with some tokens served")                \
 	X(lookups_miss, "leases that ended with no token served")                      \

@@ -282,6 +282,18 @@ static void settle_misses(struct prefixd_counters *c, const struct prefixd_lease
 		c->miss_never_seen += left;
 }
 
+/* The same in whole blocks, by where they were served from. */
+static void settle_blocks(struct prefixd_counters *c, const struct prefixd_lease *l)
+{
+	uint64_t left = l->n_given;
+
+	c->queried_blocks += left;
+	c->lookup_device_blocks += take(&left, (uint64_t)l->n_device + l->n_pending);
+	c->lookup_host_blocks += take(&left, l->n_host);
+	c->lookup_redis_blocks += take(&left, l->n_redis);
+	c->lookup_miss_blocks += left;
+}
+
 /* Splits what was asked for into hits by tier and misses by reason, once. */
 static void settle(struct prefixd_engine *e, struct prefixd_lease *l, struct proto_release_rep *r)
 {
@@ -311,6 +323,7 @@ static void settle(struct prefixd_engine *e, struct prefixd_lease *l, struct pro
 	else
 		c->lookups_partial++;
 	settle_misses(c, l, r->miss_tokens);
+	settle_blocks(c, l);
 }
 
 /* Gives every slot back; keep_back: nobody may have them yet. */

@@ -254,6 +254,10 @@ static bool check_counters(struct check *c)
 		    n->miss_tier_down + n->miss_corrupt !=
 	    n->miss_tokens)
 		return broken(c, 10, "misses by reason do not add up to misses");
+	if (n->lookup_device_blocks + n->lookup_host_blocks + n->lookup_redis_blocks +
+		    n->lookup_miss_blocks !=
+	    n->queried_blocks)
+		return broken(c, 10, "blocks by tier do not add up to those asked for");
 	if (n->hit_tail_tokens > n->hit_device_tokens)
 		return broken(c, 10, "more tail hits than device hits");
 	if (ended + c->e->n_active != n->lookups)

@@ -65,6 +65,8 @@ struct prefixd_measures {
 	struct prefixd_histogram request[PREFIXD_METRIC_N_OPS];
 	struct prefixd_histogram turn;
 	struct prefixd_histogram turn_cpu; /* of it, the processor time of the loop's thread */
+	/* blocks carried from one tier to another: what the carrying alone took */
+	struct prefixd_histogram transfer[RADIX_N_TIERS][RADIX_N_TIERS];
 	/* connections, counted where they end or are turned away; what the engine turns away is in
 	 * its counters, refused_... */
 	uint64_t closed[PREFIXD_CLOSED_N];

@@ -36,6 +36,14 @@
 	MANY({ "host", "device", AT(field[HOST][DEVICE]) }, \
 	     { "redis", "device", AT(field[REDIS][DEVICE]) })
 
+static const struct prefixd_series transfers[] = {
+	{ "device", "host", AT(measures.transfer[DEVICE][HOST]) },
+	{ "device", "redis", AT(measures.transfer[DEVICE][REDIS]) },
+	{ "host", "redis", AT(measures.transfer[HOST][REDIS]) },
+	{ "host", "device", AT(measures.transfer[HOST][DEVICE]) },
+	{ "redis", "device", AT(measures.transfer[REDIS][DEVICE]) },
+};
+
 static const struct prefixd_series slot_states[] = {
 #define X(sym, text) { "device", text, AT(slots[DEVICE][RADIX_SLOT_##sym]) },
 	RADIX_SLOT_STATES(X)
@@ -115,6 +123,13 @@ const struct prefixd_family prefixd_metric_families[] = {
 	{ "prefixd_lookup_tokens_total", PREFIXD_COUNTER, ONE(counters.queried_tokens),
 	  .help = "Tokens that leases which ended had asked for: prefixd_hit_tokens_total plus "
 		  "prefixd_miss_tokens_total." },
+	{ "prefixd_lookup_blocks_total", PREFIXD_COUNTER, .label = "tier",
+	  MANY({ "device", NULL, AT(counters.lookup_device_blocks) },
+	       { "host", NULL, AT(counters.lookup_host_blocks) },
+	       { "redis", NULL, AT(counters.lookup_redis_blocks) },
+	       { "miss", NULL, AT(counters.lookup_miss_blocks) }),
+	  .help = "Whole blocks that leases which ended had asked for, by the tier that they were "
+		  "served from; device: those too that another worker committed meanwhile." },
 	/* Each tier that can serve is a row: the sum above is checked by a test. */
 	{ "prefixd_hit_tokens_total", PREFIXD_COUNTER, .label = "tier",
 	  MANY({ "device", NULL, AT(counters.hit_device_tokens) },
@@ -187,6 +202,10 @@ const struct prefixd_family prefixd_metric_families[] = {
 	  UP(moved), .help = "Blocks brought up to the device." },
 	{ "prefixd_promoted_bytes_total", PREFIXD_COUNTER, .label = "from", .label2 = "to",
 	  UP(moved_bytes), .help = "Payload of them." },
+	{ "prefixd_transfer_duration_seconds", PREFIXD_HISTOGRAM, .label = "from", .label2 = "to",
+	  TABLE(transfers),
+	  .help = "Time that carrying a block took that arrived, from the moment its carrier began "
+		  "on: its wait in line before is not in it." },
 	{ "prefixd_moves_failed_total", PREFIXD_COUNTER, ONE(counters.moves_failed),
 	  .help = "Moves between tiers that did not end well." },
 	{ "prefixd_corrupt_blocks_total", PREFIXD_COUNTER, ONE(counters.corrupt_blocks),

@@ -127,8 +127,8 @@ static void epochs_save(struct prefixd_server *s)
 }
 
 /*
- * Raised here: kept before whoever asked is answered.  Else the engine begins to use a namespace; if
- * a life before this one knew a later epoch, the engine hears of it before anybody can ask anything.
+ * Raised here: kept before whoever asked is answered.  Else the engine begins to use a namespace;
+ * if a life before this one knew a later epoch, the engine hears of it before anybody can ask.
  */
 static void act_epoch(struct prefixd_server *s, const struct prefixd_action *a)
 {
@@ -261,6 +261,19 @@ static void pool_made(struct prefixd_server *s, struct prefixd_carrier_message *
 
 /* ---- what the helpers say -------------------------------------------------------------------- */
 
+void prefixd_tiers_moved(struct prefixd_server *s, enum radix_tier from, enum radix_tier to,
+			 struct prefixd_event *event)
+{
+	if (event->u.moved.result == PREFIXD_MOVE_OK)
+		prefixd_histogram_add(&s->measures.transfer[from][to], event->u.moved.ns);
+	prefixd_server_step(s, event);
+}
+
+static enum radix_tier tier_of(enum prefixd_place place)
+{
+	return place == PREFIXD_PLACE_DEVICE ? RADIX_TIER_DEVICE : RADIX_TIER_HOST;
+}
+
 static void copied(struct prefixd_server *s, const struct prefixd_carrier_message *m)
 {
 	struct prefixd_event event = { .type = PREFIXD_EVENT_MOVED };
@@ -270,7 +283,7 @@ static void copied(struct prefixd_server *s, const struct prefixd_carrier_messag
 	event.u.moved.ns = m->ns;
 	event.u.moved.summed = m->summed;
 	memcpy(event.u.moved.checksum, m->checksum, sizeof(event.u.moved.checksum));
-	prefixd_server_step(s, &event);
+	prefixd_tiers_moved(s, tier_of(m->from), tier_of(m->to), &event);
 }
 
 static void carrier_answer(struct prefixd_server *s, struct prefixd_carrier_message *m)

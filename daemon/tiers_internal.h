@@ -22,6 +22,7 @@ struct prefixd_staged {
 	struct prefixd_redis_message *m; /* its group and carry say what it is */
 	uint32_t stage;                  /* RADIX_NONE: none yet */
 	bool ours;                       /* m is, and not the redis helper's */
+	uint64_t copied_ns;              /* what its copy between slot and buffer took */
 };
 
 /* What was last said about a helper. */
@@ -51,6 +52,9 @@ struct prefixd_tiers {
 void prefixd_later(struct prefixd_server *s, struct prefixd_later l);
 void prefixd_later_moved(struct prefixd_server *s, uint32_t id, enum prefixd_move_result result);
 struct prefixd_pool *prefixd_pool_of(struct prefixd_server *s, uint32_t group);
+/* A move is over: the engine hears of it, and how long it took is counted. */
+void prefixd_tiers_moved(struct prefixd_server *s, enum radix_tier from, enum radix_tier to,
+			 struct prefixd_event *event);
 
 /* tiers_redis.c */
 /* Return: 0; negative errno with a sentence in `why`. */

@@ -240,7 +240,9 @@ void prefixd_stage_copied(struct prefixd_server *s, const struct prefixd_carrier
 {
 	struct prefixd_event event = { .type = PREFIXD_EVENT_MOVED };
 	struct prefixd_staged *st = m->ctx;
+	enum radix_tier from = st->m->carry.from, to = st->m->carry.to;
 
+	st->copied_ns = m->ns;
 	if (st->m->carry.to == RADIX_TIER_REDIS && m->result == PREFIXD_MOVE_OK) {
 		st->ours = false;
 		redis_send(s, st->m);
@@ -253,8 +255,9 @@ void prefixd_stage_copied(struct prefixd_server *s, const struct prefixd_carrier
 		event.u.moved.result = m->result;
 		event.u.moved.summed = false;
 	}
+	event.u.moved.ns += m->ns;
 	stage_end(s, st);
-	prefixd_server_step(s, &event);
+	prefixd_tiers_moved(s, from, to, &event);
 }
 
 static struct prefixd_staged *staged_find(struct prefixd_server *s,
@@ -288,7 +291,12 @@ static void redis_answer(struct prefixd_server *s, struct prefixd_redis_message 
 		    prefixd_epochs_set(&s->tiers->epochs, event.u.epoch.digest,
 				       &event.u.epoch.epoch) < 0)
 			prefixd_error("no memory to keep an epoch");
-		prefixd_server_step(s, &event);
+		if (event.type == PREFIXD_EVENT_MOVED) {
+			event.u.moved.ns += st ? st->copied_ns : 0;
+			prefixd_tiers_moved(s, m->carry.from, m->carry.to, &event);
+		} else {
+			prefixd_server_step(s, &event);
+		}
 	}
 	if (st)
 		stage_end(s, st);

@@ -23,6 +23,10 @@ static void lookups_add_up(const struct exposition *e)
 	ck_assert(exposition_sum(e, "prefixd_hit_tokens_total") +
 			  exposition_sum(e, "prefixd_miss_tokens_total") ==
 		  looked_up);
+	ck_assert(exposition_sum(e, "prefixd_lookup_blocks_total") * BLOCK == looked_up);
+	ck_assert(exposition_get(e, "prefixd_lookup_blocks_total{tier=\"device\"}") * BLOCK ==
+		  exposition_sum(e, "prefixd_hit_tokens_total") -
+			  exposition_get(e, "prefixd_hit_tail_tokens_total"));
 	ck_assert(exposition_sum(e, "prefixd_lookups_total") ==
 		  exposition_sum(e, "prefixd_leases_ended_total"));
 	ck_assert(exposition_get(e, "prefixd_leases_begun_total") ==
@@ -104,6 +108,7 @@ static void status_agrees(const struct exposition *e)
 		const char *counter, *series;
 	} same[] = {
 		{ "queried_tokens", "prefixd_lookup_tokens_total" },
+		{ "lookup_miss_blocks", "prefixd_lookup_blocks_total{tier=\"miss\"}" },
 		{ "hit_device_tokens", "prefixd_hit_tokens_total{tier=\"device\"}" },
 		{ "miss_never_seen", "prefixd_miss_tokens_total{reason=\"never_seen\"}" },
 		{ "committed_blocks", "prefixd_commits_total" },

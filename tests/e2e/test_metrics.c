@@ -106,12 +106,22 @@ START_TEST(moves_by_from_and_to)
 	snap = (struct prefixd_snapshot){ .version = "1", .device = "x" };
 	snap.moved[RADIX_TIER_HOST][RADIX_TIER_DEVICE] = 7;
 	snap.moved[RADIX_TIER_DEVICE][RADIX_TIER_REDIS] = 9;
+	prefixd_histogram_add(&snap.measures.transfer[RADIX_TIER_HOST][RADIX_TIER_REDIS], 2000000);
 	e = text_of(PREFIXD_TEXT_0_0_4);
 	ck_assert(exposition_get(
 			  &e, "prefixd_promoted_blocks_total{from=\"host\",to=\"device\"}") == 7);
 	ck_assert(exposition_get(
 			  &e, "prefixd_demoted_blocks_total{from=\"device\",to=\"redis\"}") == 9);
 	ck_assert(exposition_sum(&e, "prefixd_promoted_blocks_total") == 7);
+#define TRANSFER "prefixd_transfer_duration_seconds"
+	ck_assert(exposition_get(&e, TRANSFER "_bucket{from=\"host\",to=\"redis\",le=\"0.001\"}") ==
+		  0);
+	ck_assert(exposition_get(&e, TRANSFER
+				 "_bucket{from=\"host\",to=\"redis\",le=\"0.0025\"}") == 1);
+	ck_assert_ldouble_eq_tol(exposition_get(&e, TRANSFER "_sum{from=\"host\",to=\"redis\"}"),
+				 0.002L, 1e-9L);
+	ck_assert(exposition_get(&e, TRANSFER "_count{from=\"redis\",to=\"device\"}") == 0);
+	ck_assert(exposition_sum(&e, TRANSFER "_count") == 1);
 	exposition_free(&e);
 }
 END_TEST

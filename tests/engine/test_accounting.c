@@ -7,6 +7,7 @@
 
 #include "daemon/engine_internal.h"
 #include "tests/engine/random.h"
+#include "tests/engine/universe.h"
 
 /* Pins do not leak: after many operations with dying workers nothing is held (the run checks). */
 START_TEST(no_leaked_pins)
@@ -57,6 +58,16 @@ START_TEST(sums)
 	ck_assert_uint_eq(n->miss_never_seen + n->miss_diverged + n->miss_below_block +
 				  n->miss_no_room + n->miss_pending + n->miss_seed_mismatch,
 			  n->miss_tokens);
+	/* The same in whole blocks: those served are what was served but for partial ones. */
+	ck_assert_uint_eq(n->lookup_device_blocks + n->lookup_host_blocks + n->lookup_redis_blocks +
+				  n->lookup_miss_blocks,
+			  n->queried_blocks);
+	ck_assert_uint_eq(UNIVERSE_BT * n->lookup_device_blocks,
+			  n->hit_device_tokens - n->hit_tail_tokens + n->hit_pending_tokens);
+	ck_assert_uint_gt(n->lookup_miss_blocks, 0);
+	ck_assert_uint_le(UNIVERSE_BT * n->queried_blocks, n->queried_tokens);
+	ck_assert_uint_lt(n->queried_tokens - UNIVERSE_BT * n->queried_blocks,
+			  2 * UNIVERSE_BT * n->lookups);
 	ck_assert_uint_gt(n->miss_never_seen, 0);
 	ck_assert_uint_gt(n->miss_diverged, 0);
 	ck_assert_uint_gt(n->miss_below_block, 0);
@@ -145,6 +156,8 @@ START_TEST(broken_ones_are_reported)
 	BREAK(8, ns->n_sessions++, ns->n_sessions--);
 	BREAK(10, e->counters.queried_tokens++, e->counters.queried_tokens--);
 	BREAK(10, e->counters.miss_diverged++, e->counters.miss_diverged--);
+	BREAK(10, e->counters.queried_blocks++, e->counters.queried_blocks--);
+	BREAK(10, e->counters.lookup_miss_blocks++, e->counters.lookup_miss_blocks--);
 	BREAK(10, e->counters.hit_tail_tokens = 1u << 30, e->counters.hit_tail_tokens = 0);
 	BREAK(11, e->counters.lookups++, e->counters.lookups--);
 	BREAK(11, e->counters.leases_died++, e->counters.leases_died--);

@@ -35,6 +35,10 @@ START_TEST(comes_up)
 		ck_assert_uint_eq(world_counters(lift_world).loads, 1);
 		ck_assert_uint_eq(world_counters(lift_world).loads_cut, 0);
 		ck_assert_uint_eq(world_counters(lift_world).loaded_blocks, LIFT_BLOCKS);
+		ck_assert_uint_eq(world_counters(lift_world).lookup_host_blocks,
+				  redis ? 0 : LIFT_BLOCKS);
+		ck_assert_uint_eq(world_counters(lift_world).lookup_redis_blocks,
+				  redis ? LIFT_BLOCKS : 0);
 		lift_end();
 	}
 }

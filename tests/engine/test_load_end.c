@@ -318,6 +318,7 @@ START_TEST(redis_is_down)
 {
 	struct proto_match_rep m;
 	struct proto_release_rep r;
+	struct prefixd_counters before, c;
 	struct room_lease all;
 	uint64_t seq;
 
@@ -325,6 +326,7 @@ START_TEST(redis_is_down)
 	lift_begin();
 	lift_store(3);
 	lift_clear(LIFT_BLOCKS);
+	before = world_counters(lift_world);
 	world_redis_up(lift_world, false);
 	seq = lift_promote(&lift_at, 1, LIFT_BLOCKS, 0, &m);
 	ck_assert_uint_eq(m.n_host, 4);
@@ -338,7 +340,13 @@ START_TEST(redis_is_down)
 	scene_release(&lift_at, m.lease, &r);
 	ck_assert_uint_eq(r.hit_host_tokens, 4 * LIFT_BT);
 	ck_assert_uint_eq(r.miss_tokens, 4 * LIFT_BT);
-	ck_assert_uint_eq(world_counters(lift_world).miss_tier_down, 4 * LIFT_BT);
+	c = world_counters(lift_world);
+	ck_assert_uint_eq(c.miss_tier_down, 4 * LIFT_BT);
+	ck_assert_uint_eq(c.lookup_host_blocks, 4);
+	ck_assert_uint_eq(c.lookup_redis_blocks, 0);
+	ck_assert_uint_eq(c.lookup_device_blocks, 0);
+	ck_assert_uint_eq(c.lookup_miss_blocks - before.lookup_miss_blocks, 4);
+	ck_assert_uint_eq(c.queried_blocks - before.queried_blocks, LIFT_BLOCKS);
 	all = room_match(&lift_at, 14, LIFT_BLOCKS); /* no slot is free */
 	ck_assert_int_eq(room_reserve(&lift_at, &all, 4, 0, NULL), PROTO_STATUS_OK);
 	seq = lift_promote(&lift_at, 0, LIFT_BLOCKS, 0, &m);
