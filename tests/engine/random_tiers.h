@@ -20,11 +20,10 @@ struct random_tiers_config {
 	uint32_t watermark_low, watermark_high;
 	uint32_t move_window;
 	uint64_t reserve_ns;
-	uint32_t kills_permille; /* of the operations: a process dies */
-	uint32_t
-		outside_permille; /* of the operations: Redis comes, goes, stalls, loses or damages */
-	uint32_t admin_permille; /* of them: evict, flush, invalidate */
-	bool islands;            /* digests whose beginning is not known */
+	uint32_t kills_permille;   /* of the operations: a process dies */
+	uint32_t outside_permille; /* Redis goes, stalls, loses or damages values */
+	uint32_t admin_permille;   /* evict, flush, invalidate */
+	bool islands;              /* digests whose beginning is not known */
 	bool lossless; /* nothing may ever be missed: no faults, room below for everything */
 	bool losses;   /* copies below may vanish or be damaged */
 	struct world_tiers_config tiers;
