@@ -101,11 +101,11 @@ void prefixd_server_memory_table(const struct prefixd_options *o,
 	total_print(o, part, sizeof(part));
 	snprintf(text, sizeof(text), "memory: blocks in all: %s", part);
 	line(ctx, text);
-	snprintf(
-		text, sizeof(text),
-		"memory: index: about %s for each block that it knows; %u in Redis alone: at most %s",
-		prefixd_bytes_print(prefixd_budget_index(1), entry, sizeof(entry)), n,
-		prefixd_bytes_print(prefixd_budget_index(n), bytes, sizeof(bytes)));
+	snprintf(text, sizeof(text),
+		 "memory: index: about %s for each block that it knows; %u in Redis alone: at most "
+		 "%s",
+		 prefixd_bytes_print(prefixd_budget_index(1), entry, sizeof(entry)), n,
+		 prefixd_bytes_print(prefixd_budget_index(n), bytes, sizeof(bytes)));
 	line(ctx, text);
 	snprintf(text, sizeof(text),
 		 "memory: sessions: at most %llu, %s each to read, %s unsent each",

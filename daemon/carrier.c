@@ -3,23 +3,24 @@
  *
  * A turn of the thread: say that it lives, let the simulated device's time pass, take what was
  * sent, hand copies to the device while it has room, reap, make a pool if one is wanted, and sleep
- * with nothing else to do.  Runs come from a fixed array: the thread allocates nothing and so cannot fail to.
+ * with nothing else to do.  Runs come from a fixed array: the thread allocates nothing, and so
+ * cannot fail to.
  */
 #include "daemon/carrier.h"
+
+#include "daemon/redis_sum.h"
 
 #include <poll.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <time.h>
-#define XXH_INLINE_ALL
-#include <xxhash.h>
 
 #define MAX_RUNS      64u
 #define RUN_BYTES     (UINT64_C(4) << 20)
 #define FLIGHT_BYTES  (UINT64_C(32) << 20)
 #define REAP_BUDGET   64u
 #define HEARTBEAT_NS  UINT64_C(500000000)
-#define RETRY_NS      UINT64_C(1000000) /* the device's queue is full and nothing of ours is in it */
+#define RETRY_NS      UINT64_C(1000000) /* the device is full of what is not ours */
 #define CHECKSUM_XXH3 1u                /* as on the wire */
 
 /* Blocks side by side on their way, as one job. */
@@ -148,16 +149,15 @@ static const void *readable_end(const struct prefixd_carrier_message *m)
 static bool block_sum(struct prefixd_carrier_message *m)
 {
 	const void *p = readable_end(m);
-	XXH128_canonical_t sum;
+	uint8_t sum[sizeof(m->checksum)];
 
 	if (!p)
 		return true;
-	XXH128_canonicalFromHash(&sum, XXH3_128bits(p, m->pool->info.slot_bytes));
+	prefixd_sum(p, m->pool->info.slot_bytes, sum);
 	m->summed = true;
-	if (m->checksum_kind == CHECKSUM_XXH3 &&
-	    memcmp(m->checksum, sum.digest, sizeof(m->checksum)) != 0)
+	if (m->checksum_kind == CHECKSUM_XXH3 && memcmp(m->checksum, sum, sizeof(sum)) != 0)
 		return false;
-	memcpy(m->checksum, sum.digest, sizeof(m->checksum));
+	memcpy(m->checksum, sum, sizeof(sum));
 	return true;
 }
 

@@ -204,11 +204,11 @@ static enum prefixd_verdict memory_judge(const struct prefixd_facts *f,
 	}
 	if (all > f->available_bytes) {
 		sizes_print(&z, w, all, f->available_bytes);
-		snprintf(
-			text, len,
-			"the machine can give %s of memory now (MemAvailable), but %s are asked "
-			"for: pools %s, host tier %s, index about %s; lower pool-bytes or host-bytes",
-			z.have, z.want, z.pools, z.host, z.index);
+		snprintf(text, len,
+			 "the machine can give %s of memory now (MemAvailable), but %s are asked "
+			 "for: pools %s, host tier %s, index about %s; lower pool-bytes or "
+			 "host-bytes",
+			 z.have, z.want, z.pools, z.host, z.index);
 		return PREFIXD_STAY;
 	}
 	if (all > f->address_bytes) {
@@ -223,12 +223,12 @@ static enum prefixd_verdict memory_judge(const struct prefixd_facts *f,
 	}
 	if (w->lock && blocks > f->lock_bytes) {
 		sizes_print(&z, w, blocks, f->lock_bytes);
-		snprintf(
-			text, len,
-			"lock-memory: the limit of locked memory is %s (ulimit -l, "
-			"RLIMIT_MEMLOCK), but pools (%s) and host tier (%s) are %s; raise the limit "
-			"(systemd: LimitMEMLOCK=infinity), give CAP_IPC_LOCK, or set lock-memory=no",
-			z.have, z.pools, z.host, z.want);
+		snprintf(text, len,
+			 "lock-memory: the limit of locked memory is %s (ulimit -l, "
+			 "RLIMIT_MEMLOCK), but pools (%s) and host tier (%s) are %s; raise the "
+			 "limit (systemd: LimitMEMLOCK=infinity), give CAP_IPC_LOCK, or set "
+			 "lock-memory=no",
+			 z.have, z.pools, z.host, z.want);
 		return PREFIXD_STAY;
 	}
 	return PREFIXD_FLY;
