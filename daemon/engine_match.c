@@ -281,7 +281,7 @@ static void promote(struct prefixd_engine *e, const struct prefixd_request *rq,
 {
 	if (lower(k) == 0 || l->root->detached)
 		return;
-	/* Now and then one is loaded all the same: how else would it be noticed that it got faster? */
+	/* Now and then one is loaded all the same: else nobody would notice that it got faster. */
 	if (rep->advice && ++l->group->n_declined % TRY_ANYWAY) {
 		e->counters.load_declined_slow += lower(k);
 		return;

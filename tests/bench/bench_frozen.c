@@ -255,11 +255,19 @@ static void pair(pfx_client *admin, pfx_namespace *ns, const uint32_t *tokens, d
 	*ret_r99 = down99 / up99;
 }
 
+static double option(int argc, char **argv, const char *name, double otherwise)
+{
+	for (int i = 1; i + 1 < argc; i++)
+		if (!strcmp(argv[i], name))
+			return strtod(argv[i + 1], NULL);
+	return otherwise;
+}
+
 int main(int argc, char **argv)
 {
 	static uint32_t tokens[BLOCKS * BLOCK_TOKENS];
-	unsigned pairs = argc > 2 && !strcmp(argv[1], "--pairs") ? (unsigned)atoi(argv[2]) : 7;
-	double seconds = argc > 4 && !strcmp(argv[3], "--seconds") ? atof(argv[4]) : 5;
+	unsigned pairs = (unsigned)option(argc, argv, "--pairs", 7);
+	double seconds = option(argc, argv, "--seconds", 5);
 	struct shared *sh = mmap(NULL, sizeof(*sh), PROT_READ | PROT_WRITE,
 				 MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	double r50[PAIRS_MAX], r99[PAIRS_MAX], m50, m99;
@@ -292,7 +300,8 @@ int main(int argc, char **argv)
 		die("subscribe", pfx_error(deaf));
 	load = start_load(sh);
 	(void)measure(ns, tokens, 2, &m50, &m99); /* until blocks go down all the way */
-	printf("MATCH of %d blocks in the pool, %d blocks stored every %d us, %u pairs of %.1f s each way\n",
+	printf("MATCH of %d blocks in the pool; %d blocks are stored every %d us\n"
+	       "%u pairs of %.1f s each way\n",
 	       BLOCKS, LOAD_BLOCKS, LOAD_EVERY_US, pairs, seconds);
 	for (unsigned i = 0; i < pairs; i++)
 		pair(admin, ns, tokens, seconds, &r50[i], &r99[i]);

@@ -20,8 +20,10 @@ struct e2e_redis {
 
 /* The directory and the paths; starts nothing.  Return: 0, negative errno. */
 int e2e_redis_init(struct e2e_redis *r);
-/* Starts it with further options (NULL ends them; the list may be NULL) and connects.  Fails the test when there is no
- * redis-server. */
+/*
+ * Starts it with further options (NULL ends them; the list may be NULL) and connects.  Fails the
+ * test when there is no redis-server.
+ */
 void e2e_redis_start(struct e2e_redis *r, const char *const args[]);
 /* Ends it by a signal and waits for the end. */
 void e2e_redis_stop(struct e2e_redis *r, int signal);

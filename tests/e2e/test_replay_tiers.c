@@ -279,8 +279,8 @@ static void sums_hold(const struct exposition *e)
 
 /*
  * Loads of every kind, over three tiers that are all too small, with values that vanish: what the
- * clients saw, the daemon's status and its metrics are the same numbers, and hits by tier plus misses
- * by reason are what was asked for.
+ * clients saw, the daemon's status and its metrics are the same numbers, and hits by tier plus
+ * misses by reason are what was asked for.
  */
 START_TEST(T37_hits_by_tier_and_misses_add_up)
 {

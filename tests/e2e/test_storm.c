@@ -265,8 +265,9 @@ START_TEST(storm)
 		hits += s->requests[k].hit;
 	oracle = unlimited_hits(s);
 	fprintf(stderr,
-		"storm: %d requests, %d kills, %d stops, %llu of %llu blocks hit, %llu verified, %llu "
-		"came up in %llu loads (%llu cut), %llu busy, %llu wrong, %llu errors, %lu ms\n",
+		"storm: %d requests, %d kills, %d stops, %llu of %llu blocks hit, %llu verified, "
+		"%llu came up in %llu loads (%llu cut), %llu busy, %llu wrong, %llu errors, "
+		"%lu ms\n",
 		N_REQUESTS, kills, blows - kills + 2, (unsigned long long)hits,
 		(unsigned long long)oracle, (unsigned long long)s->verified,
 		(unsigned long long)s->loaded, (unsigned long long)s->loads,

@@ -115,7 +115,7 @@ START_TEST(takes_cold_slots)
 }
 END_TEST
 
-/* Whatever it would drop something for, it does not: the tier below is down, or all is held there. */
+/* It drops nothing: the tier below is down, or all is held there. */
 START_TEST(drops_nothing)
 {
 	struct proto_prefetch_rep p;

@@ -7,9 +7,9 @@
  *     byte 2  how many commands (low 4 bits), then a byte of kind for each
  *     rest    the stream
  *
- * There is no socket: what the client would write counts as written.  What must hold: every message
- * is answered exactly once; a block is written to only by an answer that says OK, and then it is the
- * block; the books are empty at the end.  Nothing that is decided depends on the clock.
+ * There is no socket: what the client would write counts as written. What must hold: every message
+ * is answered exactly once; a block is written to only by an answer that says OK, and then it is
+ * the block; the books are empty at the end. Nothing that is decided depends on the clock.
  */
 #include "daemon/helper.h"
 #include "daemon/redis_internal.h"

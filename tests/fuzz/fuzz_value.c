@@ -1,10 +1,10 @@
 /*
  * fuzz_value.c - any bytes as a value of Redis.
  *
- * The first byte: bit 0 asks for encryption, bit 1 puts the head's checksum right, so that what lies
- * behind it is reached.  What must hold: nothing is read outside (ASan); what is refused leaves the
- * block untouched and has a reason; what is accepted is, byte for byte, what this daemon would have
- * written, so that nothing of it was ignored.
+ * The first byte: bit 0 asks for encryption, bit 1 puts the head's checksum right, so that what
+ * lies behind it is reached. What must hold: nothing is read outside (ASan); what is refused leaves
+ * the block untouched and has a reason; what is accepted is, byte for byte, what this daemon would
+ * have written, so that nothing of it was ignored.
  */
 #include "daemon/redis_value.h"
 
