@@ -237,12 +237,16 @@ static void run_gather(struct prefixd_carrier *c, struct run *run, struct radix_
 	run->used = true;
 }
 
-/* Back to the head of the list, in order: the device is full. */
+/*
+ * Back to the head of the list, in order: the device is full.  Walked by its elements, and not by
+ * asking for the last one again and again: gcc 12.2 takes that question out of the loop.
+ */
 static void run_put_back(struct run *run, struct radix_list *list)
 {
-	while (!radix_list_empty(&run->blocks)) {
-		struct radix_list *it = run->blocks.prev;
+	struct radix_list *it, *before;
 
+	for (it = run->blocks.prev; it != &run->blocks; it = before) {
+		before = it->prev;
 		radix_list_remove(it);
 		radix_list_add_head(list, it);
 	}

@@ -180,8 +180,10 @@ START_TEST(T45_budget_holds_under_overload)
 	const uint32_t n_slots = 16384, prompt = 64;
 	struct proto_open_rep o;
 	uint32_t stored = 0, n_host;
-	struct raw r;
+	const json_t *down;
 	uint64_t peak;
+	struct raw r;
+	json_t *j;
 
 	START("--pool-bytes", "256MiB", "--host-bytes", "768MiB", "--reserve-wait", "60s");
 	raw_connect(&r, d.socket);
@@ -195,11 +197,10 @@ START_TEST(T45_budget_holds_under_overload)
 		stored += fill(&r, o.ns, i * prompt * BLOCK, prompt);
 		ck_assert_uint_lt(i, 20 * n_slots / prompt);
 	}
-	ck_assert_int_gt(number(json_object_get(json_object_get(admin("{\"op\":\"status\"}"),
-								"demoted_blocks"),
-						"device"),
-				"host"),
-			 8 * n_slots);
+	j = admin("{\"op\":\"status\"}");
+	down = json_object_get(json_object_get(j, "demoted_blocks"), "device");
+	ck_assert_int_gt(number(down, "host"), 8 * n_slots);
+	json_decref(j);
 	expect_clean();
 	peak = resident_peak();
 	if (!INSTRUMENTED)

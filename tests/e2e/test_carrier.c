@@ -339,6 +339,28 @@ START_TEST(urgent_ones_go_first)
 }
 END_TEST
 
+/* A run that a full device gives back keeps its blocks and their order. */
+START_TEST(runs_come_back_from_a_full_device)
+{
+	const struct gpu_sim_config sim = { .latency_ns = 3000000, .queue_depth = 1 };
+	uint32_t at[32];
+
+	config.run_bytes = 8 * BYTES;
+	start("sim", &sim);
+	for (uint32_t i = 0; i < 32; i++) {
+		fill(host(i), i);
+		ck_assert_int_eq(
+			carried(copy(PREFIXD_PLACE_HOST, i, PREFIXD_PLACE_DEVICE, i), NULL),
+			PREFIXD_MOVE_OK);
+		at[i] = HOST - 32 + i;
+	}
+	for (int round = 0; round < 20; round++)
+		many(at, 32);
+	ck_assert_uint_eq(stats().ops[PREFIXD_CARRIER_COPY].failed, 0);
+	stop();
+}
+END_TEST
+
 /* Thousands of copies on a device that refuses now and then and completes out of order. */
 START_TEST(storm)
 {
@@ -648,6 +670,7 @@ static Suite *suite(void)
 	tcase_add_loop_test(tc, sums_are_made_and_compared, 0, radix_array_size(devices));
 	tcase_add_test(tc, neighbours_go_together);
 	tcase_add_test(tc, urgent_ones_go_first);
+	tcase_add_test(tc, runs_come_back_from_a_full_device);
 	tcase_add_test(tc, storm);
 	tcase_add_test(tc, pools_come_and_go);
 	tcase_add_test(tc, pools_too_large_are_refused);
