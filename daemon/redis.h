@@ -1,9 +1,9 @@
 /*
  * redis.h - the Redis tier: a client on a thread of its own.
  *
- *     daemon/redis.c          the connection: commands, deadlines, breaker, reconnect
- *     daemon/redis_value.[ch] one block as one self-describing value, and how much of it is believed
- *     daemon/redis_names.[ch] names of blocks across machines
+ *     daemon/redis*.c          the client; redis_internal.h says which file does what
+ *     daemon/redis_value.[ch]  one block as one value that says whose it is
+ *     daemon/redis_names.[ch]  names of blocks across machines
  *
  * What it guarantees.  Every request is answered, once, whatever Redis does: with the result, or
  * with DOWN when the breaker is open, the deadline passed or the connection broke.  What comes from

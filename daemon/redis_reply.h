@@ -71,7 +71,7 @@ int prefixd_replies_room(struct prefixd_replies *r, struct iovec ret_room[2]);
  * stream is over then.
  */
 radix_nodiscard int prefixd_replies_filled(struct prefixd_replies *r, size_t len);
-/* Both, for bytes that lie elsewhere.  Return: as above; -EPROTO when the stream is over already. */
+/* Both, for bytes that lie elsewhere.  Return: as above; -EPROTO when the stream was over. */
 radix_nodiscard int prefixd_replies_feed(struct prefixd_replies *r, const void *bytes, size_t len);
 /* As new, for another connection.  Return: 0; -ENOMEM, the stream is over until it succeeds. */
 radix_nodiscard int prefixd_replies_reset(struct prefixd_replies *r);

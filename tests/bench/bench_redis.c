@@ -4,10 +4,11 @@
  *     bench_redis [--large]
  *
  * Starts a redis-server on a unix socket in a folder of its own.  A round stores and fetches with
- * the client of the daemon (names, checksums and all), then lets redis-benchmark SET and GET values of
- * that size from one connection; both keep DEPTH commands in flight over 64 keys.  The last columns are
- * the median of the rounds' ratios, the round trips per 1,000 blocks, and what part of the client
- * thread's processor time passes in hiredis: the linker puts clocks around its two functions.
+ * the client of the daemon (names, checksums and all), then lets redis-benchmark SET and GET values
+ * of that size from one connection; both keep DEPTH commands in flight over 64 keys.  Ratios are
+ * the median of those of the rounds; trips are round trips per 1,000 blocks; the last column is the
+ * part of the client thread's processor time that passes in hiredis, around whose two functions the
+ * linker puts clocks.
  */
 #include "daemon/helper.h"
 #include "daemon/redis.h"

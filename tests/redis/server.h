@@ -27,8 +27,10 @@ void server_stop(struct server *s); /* SIGSTOP, and it stands still on return */
 void server_cont(struct server *s);
 void server_deinit(struct server *s);
 
-/* A command of the test's own, words up to NULL; fails the test on an error reply.  The caller frees
- * the reply. */
+/*
+ * A command of the test's own, words up to NULL; an error reply fails the test.  The caller frees
+ * the reply.
+ */
 __attribute__((sentinel)) redisReply *server_do(struct server *s, const char *word, ...);
 /* A command with one argument that answers with a number. */
 long long server_int(struct server *s, const char *command, const char *key);

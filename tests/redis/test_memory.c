@@ -24,8 +24,10 @@ void *__wrap_realloc(void *p, size_t size);
 void *__real_aligned_alloc(size_t align, size_t size);
 void *__wrap_aligned_alloc(size_t align, size_t size);
 
-/* The test's own allocations do not fail, nor the fake's: only those of the client's thread and, where
- * the test says so, of its own. */
+/*
+ * The test's own allocations do not fail, nor the fake's: only those of the client's thread and,
+ * where the test says so, of its own.
+ */
 static __thread bool start_is_mine;
 
 static bool mine(void)
