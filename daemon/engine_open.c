@@ -15,6 +15,8 @@
 
 #define OPEN_ERROR_MAX   768u /* bytes of the longest answer to an OPEN that waited */
 #define HOST_ENTRY_BYTES 256u /* of the index for a block that it knows, as README.md has it */
+#define GHOSTS           4u   /* blocks that left and are remembered, for each slot */
+#define GHOST_BYTES      20u  /* of each of them, at most */
 
 struct prefixd_namespace *prefixd_session_ns(const struct prefixd_engine *e,
 					     const struct prefixd_session *s, uint32_t id)
@@ -353,16 +355,18 @@ static bool group_slots(struct prefixd_engine *e, struct prefixd_request *rq, ui
 }
 
 /* What a host slot costs of host_bytes: its memory, and what the index takes for it. */
-static uint64_t host_cost(uint64_t block_bytes)
+static uint64_t host_cost(const struct prefixd_engine *e, uint64_t block_bytes)
 {
-	return ((block_bytes + 63) & ~63ull) + HOST_ENTRY_BYTES;
+	uint64_t ghosts = e->config.write == PREFIXD_WRITE_SECOND_USE ? GHOSTS * GHOST_BYTES : 0;
+
+	return ((block_bytes + 63) & ~63ull) + HOST_ENTRY_BYTES + ghosts;
 }
 
 /* How many host slots the limits allow, 0 too; false: refused. */
 static bool group_host(struct prefixd_engine *e, struct prefixd_request *rq, uint64_t block_bytes,
 		       uint32_t *ret_host)
 {
-	uint64_t cost = host_cost(block_bytes), left = e->config.host_bytes;
+	uint64_t cost = host_cost(e, block_bytes), left = e->config.host_bytes;
 	uint64_t n = e->config.host_blocks;
 
 	if (e->config.host_bytes == 0) {
@@ -372,7 +376,7 @@ static bool group_host(struct prefixd_engine *e, struct prefixd_request *rq, uin
 	for (uint32_t i = 0; i < e->n_groups; i++)
 		if (e->groups[i])
 			left -= radix_min_u64(left, e->groups[i]->n_host *
-							    host_cost(e->groups[i]->slot_bytes));
+							    host_cost(e, e->groups[i]->slot_bytes));
 	if (n == 0)
 		n = radix_min_u64(left / cost, 1u << 30);
 	if (n > left / cost) {
@@ -686,6 +690,11 @@ void prefixd_pool_ready(struct prefixd_engine *e, const struct prefixd_event *ev
 	config.n_host = g->n_host;
 	config.redis = e->config.redis;
 	config.n_entries = g->n_slots + g->n_host + (e->config.redis ? e->config.index_blocks : 0);
+	/* With second-use, what was dropped unused is remembered for a while: used again after all,
+	 * it is worth a copy. */
+	if (e->config.write == PREFIXD_WRITE_SECOND_USE && prefixd_tiered(e, g))
+		config.n_ghosts = (uint32_t)radix_min_u64(
+			GHOSTS * ((uint64_t)g->n_slots + g->n_host), 1u << 30);
 	if (radix_index_new(&g->index, &config) < 0) {
 		prefixd_act(e, PREFIXD_ACTION_POOL_DESTROY, RADIX_NONE)->group = group;
 		answer_waiting(e, g, PROTO_STATUS_NO_MEMORY,

@@ -262,6 +262,15 @@ static void publish(struct radix_index *ix, struct radix_pin *pin, uint32_t node
 	radix_pin_move(ix, pin, &to);
 }
 
+uint64_t radix_fingerprint(const struct radix_index *ix, uint32_t root, uint32_t parent,
+			   const void *key)
+{
+	const struct radix_root *r = &ix->roots[root];
+
+	return radix_chain_next(r, parent == RADIX_NONE ? r->chain : ix->fingerprint[parent],
+				radix_local(ix, r, key));
+}
+
 /*
  * Steps 3 and 4: the block becomes a member behind the pin, where none is, and the pin moves onto
  * it.  init->slot RADIX_NONE: it is in Redis only.  Return: 0, -ENOMEM (unchanged).
@@ -291,6 +300,9 @@ int radix_append(struct radix_index *ix, struct radix_pin *pin, struct radix_ent
 	if (init->tick > ix->now)
 		ix->now = init->tick;
 	publish(ix, pin, node, fresh, entry, init->slot);
+	if (radix_unlikely(ix->fingerprint))
+		ix->fingerprint[entry] = radix_fingerprint(ix, pin->at.root, init->parent,
+							   block->key);
 	*ret_entry = entry;
 	return 0;
 no_edge:
@@ -338,6 +350,9 @@ int radix_commit(struct radix_index *ix, struct radix_pin *pin, uint32_t owner,
 	if (r < 0)
 		return r;
 	ix->stored_total++;
+	/* It was here before: that was its first use, and one of all before it. */
+	if (radix_unlikely(ix->fingerprint) && radix_ghost_take(&ix->ghost, ix->fingerprint[entry]))
+		radix_hit(ix, &pin->at);
 	*ret_slot = block->slot;
 	*ret_result = RADIX_COMMIT_STORED;
 	return 0;

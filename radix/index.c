@@ -36,6 +36,14 @@ static int where_reserve(struct radix_index *ix)
 	return ix->where_node && ix->where_idx ? 0 : -ENOMEM;
 }
 
+static int ghost_init(struct radix_index *ix, uint32_t n)
+{
+	if (!n)
+		return 0;
+	ix->fingerprint = radix_take(ix->alloc, ix->table.n * sizeof(*ix->fingerprint));
+	return ix->fingerprint ? radix_ghost_init(&ix->ghost, ix->alloc, n) : -ENOMEM;
+}
+
 /* What only an index with lower tiers has. */
 static int tiers_init(struct radix_index *ix, const struct radix_index_config *config)
 {
@@ -44,7 +52,8 @@ static int tiers_init(struct radix_index *ix, const struct radix_index_config *c
 	if (!config->n_host && !config->redis)
 		return 0;
 	ix->nodes.tiers = true;
-	if (where_reserve(ix) < 0 || radix_slots_count_reads(&ix->slots) < 0)
+	if (where_reserve(ix) < 0 || radix_slots_count_reads(&ix->slots) < 0 ||
+	    ghost_init(ix, config->n_ghosts) < 0)
 		return -ENOMEM;
 	if (!config->n_host)
 		return 0;
@@ -95,6 +104,7 @@ struct radix_index *radix_index_free(struct radix_index *ix)
 	radix_slots_deinit(&ix->slots);
 	radix_give(ix->alloc, ix->where_node, ix->table.n * sizeof(uint32_t));
 	radix_give(ix->alloc, ix->where_idx, ix->table.n * sizeof(uint32_t));
+	radix_give(ix->alloc, ix->fingerprint, ix->table.n * sizeof(*ix->fingerprint));
 	radix_table_deinit(&ix->table);
 	radix_map_deinit(&ix->children);
 	radix_map_deinit(&ix->digests);
@@ -103,6 +113,7 @@ struct radix_index *radix_index_free(struct radix_index *ix)
 	radix_queue_deinit(&ix->lower[1]);
 	radix_slots_deinit(&ix->host);
 	radix_bonus_deinit(&ix->bonus);
+	radix_ghost_deinit(&ix->ghost);
 	radix_nodes_deinit(&ix->nodes);
 	radix_slab_deinit(&ix->slab);
 	radix_give(ix->alloc, ix->roots, ix->cap_roots * sizeof(*ix->roots));
@@ -443,6 +454,9 @@ void radix_index_stats(const struct radix_index *ix, struct radix_stats *ret_sta
 		s.index_bytes += (uint64_t)ix->nodes.n_live * sizeof(struct radix_low) +
 				 ((uint64_t)ix->lower[0].cap + ix->lower[1].cap) *
 					 sizeof(struct radix_queue_item);
+	s.index_bytes += radix_ghost_bytes(&ix->ghost);
+	if (ix->fingerprint)
+		s.index_bytes += (uint64_t)ix->table.n * sizeof(*ix->fingerprint);
 	if (ix->digests.slots)
 		s.index_bytes += (ix->digests.mask + 1) * sizeof(uint64_t);
 	if (ix->where_node)

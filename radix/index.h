@@ -68,7 +68,10 @@ struct radix_index_config {
 	bool redis;                      /* there is a tier below them */
 	uint32_t n_entries;              /* block table capacity, >= n_slots + n_host; what is left
 					    bounds the members that only Redis has */
-	uint64_t secret[2];              /* per boot; keys every table address */
+	/* so many of the members that left last are remembered: who commits one again used it a
+	   second time (RADIX_ROOM_SECOND_USE); 0: none.  Only with lower tiers */
+	uint32_t n_ghosts;
+	uint64_t secret[2]; /* per boot; keys every table address */
 	uint64_t
 		*generations; /* [n_slots], caller's memory (workers map it read-only); NULL: own */
 };

@@ -5,6 +5,7 @@
 
 #include "radix/bonus.h"
 #include "radix/edge.h"
+#include "radix/ghost.h"
 #include "radix/hash.h"
 #include "radix/index.h"
 #include "radix/log.h"
@@ -43,6 +44,8 @@ struct radix_index {
 	/* lower tiers, radix/tiers.h; there are some when nodes.tiers says so */
 	struct radix_slots host; /* n = 0: no host tier */
 	struct radix_bonus bonus;
+	struct radix_ghost ghost;
+	uint64_t *fingerprint; /* [n_entries], of members; NULL: nothing is remembered */
 	bool redis;
 	uint64_t redis_budget; /* members that may be in Redis only */
 	uint64_t now;          /* the latest tick that was told */
@@ -193,6 +196,9 @@ static inline uint32_t radix_device_slot(const struct radix_index *ix, uint32_t 
 }
 /* The entry of a member by number; NULL: stale. */
 struct radix_entry *radix_member(const struct radix_index *ix, struct radix_member block);
+/* What is remembered of block `entry` with this key, behind `parent` (RADIX_NONE: none). */
+uint64_t radix_fingerprint(const struct radix_index *ix, uint32_t root, uint32_t parent,
+			   const void *key);
 /* A block becomes a member behind the pin: see commit.c.  Return: 0, -ENOMEM. */
 radix_nodiscard int radix_append(struct radix_index *ix, struct radix_pin *pin,
 				 struct radix_entry_init *init, const struct radix_block *block,

@@ -92,8 +92,9 @@ void radix_hit(struct radix_index *ix, const struct radix_place *at)
 	while (node < RADIX_NODE_ISLAND) {
 		struct radix_low *low = radix_low(ix, node);
 
-		if (low->again < to)
-			low->again = to;
+		if (low->again >= to) /* and so are all before it */
+			return;
+		low->again = to;
 		node = radix_node(ix, node)->parent;
 		if (node < RADIX_NODE_ISLAND)
 			to = radix_node(ix, node)->n_blocks;

@@ -300,6 +300,9 @@ static void copies_remove(struct radix_index *ix, uint32_t entry, enum radix_rem
 	uint32_t slot = e->slot, host_slot = e->host_slot;
 	enum radix_tier t = radix_tier_of(e);
 
+	if (radix_unlikely(ix->fingerprint) &&
+	    (reason == RADIX_REMOVE_CAPACITY || reason == RADIX_REMOVE_DROPPED))
+		radix_ghost_add(&ix->ghost, ix->fingerprint[entry]);
 	radix_table_remove(&ix->table, entry);
 	if (slot != RADIX_NONE)
 		radix_slots_release(&ix->slots, slot);

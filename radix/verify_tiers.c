@@ -43,6 +43,10 @@ int radix_verify_copies(struct radix_verify *v, uint32_t node, uint32_t i, uint3
 	if (i < radix_low_start(low, t) || i >= radix_low_end(radix_node(ix, node), low, t))
 		return radix_verify_fail(v, 16, "highest copy is not where the edge has it, entry",
 					 entry, "tier", t);
+	if (ix->fingerprint &&
+	    ix->fingerprint[entry] != radix_fingerprint(ix, e->root, (uint32_t)(e->parent >> 32),
+							radix_table_key(&ix->table, entry)))
+		return radix_verify_fail(v, 23, "another fingerprint, entry", entry, NULL, 0);
 	if (t == RADIX_TIER_REDIS && !e->redis)
 		return radix_verify_fail(v, 16, "no copy at all, entry", entry, NULL, 0);
 	if (e->host_slot == RADIX_NONE)

@@ -210,6 +210,39 @@ START_TEST(second_use)
 }
 END_TEST
 
+/* Dropped once, and stored again: that was its second use. */
+START_TEST(second_use_after_all)
+{
+	struct world_config config;
+	struct room_lease l;
+	struct world *w;
+	struct scene_place at;
+
+	room_config(&config, 4, 8);
+	config.engine.write = PREFIXD_WRITE_SECOND_USE;
+	w = room_world(&config);
+	at = room_place(w, 100);
+	for (uint32_t i = 0; i < 3; i++)
+		room_put(&at, i % 2, 4);
+	ck_assert_uint_eq(world_counters(w).unused_blocks, 8);
+	room_put(&at, 2, 4);
+	world_run_until_idle(w);
+	ck_assert_uint_eq(world_counters(w).unused_blocks, 8);
+	ck_assert_uint_eq(room_stats(w).moved[RADIX_TIER_DEVICE][RADIX_TIER_HOST], 4);
+	l = room_match(&at, 0, 4);
+	ck_assert_uint_eq(l.n_host, 4);
+	room_release(&at, &l);
+	/* Prompts 2 to 13 go: 48 blocks, four for each slot.  Prompt 1 is forgotten. */
+	for (uint32_t i = 3; i < 15; i++)
+		room_put(&at, i, 4);
+	ck_assert_uint_eq(room_stats(w).moved[RADIX_TIER_DEVICE][RADIX_TIER_HOST], 4);
+	room_put(&at, 1, 4);
+	room_put(&at, 15, 4);
+	ck_assert_uint_eq(room_stats(w).moved[RADIX_TIER_DEVICE][RADIX_TIER_HOST], 4);
+	world_deinit(w);
+}
+END_TEST
+
 /* A copy that fails is tried again, but not for ever. */
 START_TEST(failing)
 {
@@ -583,6 +616,7 @@ int main(void)
 	scene_case(s, "policy", through);
 	scene_case(s, "policy", through_redis);
 	scene_case(s, "policy", second_use);
+	scene_case(s, "policy", second_use_after_all);
 	scene_case(s, "failure", failing);
 	scene_case(s, "failure", corrupt);
 	scene_case(s, "failure", corrupt_held);

@@ -35,6 +35,17 @@ void bed_init_tiers(struct bed *b, enum radix_key_mode mode, uint32_t n_slots, u
 	init(b, mode, 16, &sizes);
 }
 
+void bed_init_ghosts(struct bed *b, enum radix_key_mode mode, uint32_t n_slots, uint32_t n_host,
+		     uint32_t n_ghosts)
+{
+	struct radix_index_config sizes = { .n_slots = n_slots,
+					    .n_host = n_host,
+					    .n_entries = n_slots + n_host,
+					    .n_ghosts = n_ghosts };
+
+	init(b, mode, 16, &sizes);
+}
+
 void bed_deinit(struct bed *b)
 {
 	bed_verify(b);

@@ -41,6 +41,9 @@ void bed_init(struct bed *b, enum radix_key_mode mode, uint32_t key_len, uint32_
 /* With lower tiers; `budget` members may be in Redis only.  redis false: none. */
 void bed_init_tiers(struct bed *b, enum radix_key_mode mode, uint32_t n_slots, uint32_t n_host,
 		    bool redis, uint32_t budget);
+/* With a host tier, and so many ghosts. */
+void bed_init_ghosts(struct bed *b, enum radix_key_mode mode, uint32_t n_slots, uint32_t n_host,
+		     uint32_t n_ghosts);
 /* Frees the index and checks that nothing leaked. */
 void bed_deinit(struct bed *b);
 uint32_t bed_root(struct bed *b, uint64_t user);

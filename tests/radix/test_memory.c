@@ -85,6 +85,7 @@ static void open_index(struct session *s)
 					     .n_host = s->tiers ? N_SLOTS : 0,
 					     .redis = s->tiers,
 					     .n_entries = s->tiers ? 3 * N_SLOTS : N_SLOTS,
+					     .n_ghosts = s->tiers ? N_SLOTS : 0,
 					     .secret = { 1, 2 } };
 	struct radix_stats before = { 0 };
 
