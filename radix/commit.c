@@ -94,7 +94,8 @@ static bool find_next(const struct radix_index *ix, const struct radix_place *at
 /*
  * A member of a lower tier was computed again.  Its copies there stay as a bonus, unless the
  * checksums say that they are made of other bytes (the same tokens on another machine need not give
- * the same bits): a copy that nobody could tell from a corrupt one is worth nothing.
+ * the same bits): a copy that nobody could tell from a corrupt one is worth nothing.  Without a
+ * checksum of the new bytes that is so in host memory; a value in Redis bears its own.
  */
 static void attach(struct radix_index *ix, const struct radix_place *there,
 		   const struct radix_block *block)
@@ -108,8 +109,8 @@ static void attach(struct radix_index *ix, const struct radix_place *there,
 	ix->attached_total++;
 	if (same)
 		return;
-	if (e->checksum_kind && block->checksum_kind)
-		radix_low_forget_copies(ix, entry);
+	if (e->checksum_kind)
+		radix_low_forget_copies(ix, entry, block->checksum_kind != 0);
 	e->checksum_kind = block->checksum_kind;
 	memcpy(e->checksum, block->checksum, sizeof(e->checksum));
 	e->check = radix_table_check(&ix->table, entry);

@@ -457,7 +457,7 @@ void radix_low_pop(struct radix_index *ix, uint32_t node, enum radix_tier t)
 	(void)change(ix, node, end, leaving);
 }
 
-void radix_low_forget_copies(struct radix_index *ix, uint32_t entry)
+void radix_low_forget_copies(struct radix_index *ix, uint32_t entry, bool redis)
 {
 	struct radix_entry *e = &ix->table.v[entry];
 	uint32_t host_slot = e->host_slot;
@@ -465,7 +465,8 @@ void radix_low_forget_copies(struct radix_index *ix, uint32_t entry)
 	radix_assert(e->slot != RADIX_NONE);
 	radix_low_recall(ix, ix->where_node[entry], ix->where_idx[entry]);
 	e->host_slot = RADIX_NONE;
-	e->redis = 0;
+	if (redis)
+		e->redis = 0;
 	e->moving = 0;
 	e->turn++;
 	if (host_slot == RADIX_NONE)

@@ -90,7 +90,7 @@ void radix_low_attach(struct radix_index *ix, uint32_t node, uint32_t i, uint32_
 /* The last block of `t`, which has a copy below, loses the one in `t`. */
 void radix_low_pop(struct radix_index *ix, uint32_t node, enum radix_tier t);
 /* A member with a device copy loses all others; what is on its way down does not arrive. */
-void radix_low_forget_copies(struct radix_index *ix, uint32_t entry);
+void radix_low_forget_copies(struct radix_index *ix, uint32_t entry, bool redis);
 /* Redis-only members beyond what the block table has room for go, coldest first. */
 void radix_low_budget(struct radix_index *ix);
 /* The coldest Redis-only leaf goes.  False when all are held. */

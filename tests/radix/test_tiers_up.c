@@ -270,7 +270,8 @@ START_TEST(an_unknown_checksum_replaces_a_known_one)
 	radix_pin_move(b.ix, &pin, &root);
 	demote(RADIX_TIER_DEVICE, 1);
 	ck_assert_int_eq(commit_with(&pin, 'a', 0, 0, &result), 0);
-	ck_assert_uint_eq(bed_stats(&b).n_bonus, 1);
+	/* Nobody could tell any more whether the host copy is what was copied there. */
+	ck_assert_uint_eq(bed_stats(&b).n_bonus, 0);
 	ck_assert_int_eq(radix_member_checksum(b.ix, name_of("a"), &kind, sum), 0);
 	ck_assert_uint_eq(kind, 0);
 	radix_pin_drop(b.ix, &pin);

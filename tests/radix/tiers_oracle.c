@@ -421,11 +421,11 @@ void to_attach(struct tiers_oracle *o, int block, int slot, uint8_t kind, const 
 	bool same = b->checksum_kind == kind && memcmp(b->checksum, checksum, 16) == 0;
 
 	rise(o, block, slot);
-	if (!same && b->checksum_kind && kind) {
+	if (!same && b->checksum_kind) {
 		if (b->slot[1] != TO_NONE)
 			slot_release(o, RADIX_TIER_HOST, b->slot[1]);
 		b->slot[1] = TO_NONE;
-		b->redis = false;
+		b->redis = b->redis && !kind;
 		b->bonus = 0;
 		b->moving = 0;
 		b->turn++;
