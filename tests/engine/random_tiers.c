@@ -89,10 +89,10 @@ static void quiesce(struct tiers_run *r, uint32_t i)
 
 /* ---- what happens around them ---------------------------------------------------------------- */
 
-/* Redis and the link to it have a life of their own; mostly they are well. */
+/* Redis, the link to it and host memory have a life of their own; mostly they are well. */
 static void outside(struct tiers_run *r)
 {
-	switch (tiers_below(r, 10)) {
+	switch (tiers_below(r, 11)) {
 	case 0:
 		world_redis_up(&r->w, false);
 		break;
@@ -104,6 +104,9 @@ static void outside(struct tiers_run *r)
 		break;
 	case 3:
 		world_redis_poke(&r->w, WORLD_POKE_DAMAGE, 1 + tiers_below(r, 5));
+		break;
+	case 4:
+		world_host_damage(&r->w, 0, tiers_below(r, 4));
 		break;
 	default:
 		world_redis_stall(&r->w, false);

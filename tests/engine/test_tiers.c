@@ -588,6 +588,40 @@ START_TEST(evicted_between)
 }
 END_TEST
 
+/* ---- host memory that does not keep what it was given ---------------------------------------- */
+
+START_TEST(damaged_host_copy)
+{
+	struct scene_place at;
+	struct scene_prompt x;
+	struct proto_match_rep m, more;
+	struct proto_event e;
+	uint64_t seq;
+
+	configure(BLOCKS, 2 * BLOCKS, false);
+	at = begin();
+	put(&at, 0);
+	put(&at, 1);
+	check_at(&at, 0, 0, BLOCKS, 0);
+	ck_assert_uint_eq(world_host_damage(&w, 0, 100), BLOCKS);
+	x = prompt(&at, 0);
+	seq = scene_match_with(&at, &x, PROTO_MATCH_PROMOTE, 0, &m);
+	scene_loaded(&at, seq, &e);
+	ck_assert_uint_eq(e.state, PROTO_WAIT_FAILED);
+	ck_assert_uint_eq(e.reason, PROTO_REASON_CORRUPT);
+	ck_assert_uint_gt(world_counters(&w).corrupt_blocks, 0);
+	scene_extend(&at, m.lease, &more);
+	ck_assert_uint_eq(more.n_device + more.n_host, 0);
+	scene_release(&at, m.lease, NULL);
+	world_run_until_idle(&w);
+	ck_assert_uint_eq(scene_put(&at, &x, 1), BLOCKS);
+	check_at(&at, 0, BLOCKS, 0, 0);
+	world_run_until_idle(&w);
+	check_quiet();
+	world_deinit(&w);
+}
+END_TEST
+
 /* ---- T05: the same names in every tier ------------------------------------------------------- */
 
 static uint32_t redis_of(struct scene_place *at, const char *salt, uint32_t p)
@@ -656,5 +690,6 @@ int main(void)
 	scene_case(s, "T52", fast_tier_advice);
 	scene_case(s, "T52", faster_tier_is_noticed);
 	scene_case(s, "F42", evicted_between);
+	scene_case(s, "corrupt", damaged_host_copy);
 	return scene_main(s);
 }

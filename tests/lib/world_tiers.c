@@ -334,11 +334,20 @@ static uint8_t *host_slot(struct world *w, uint32_t group, uint32_t slot)
 	return a->bytes + (size_t)slot * a->slot_bytes;
 }
 
-const void *world_host_slot(const struct world *w, uint32_t group, uint32_t slot)
+uint32_t world_host_damage(struct world *w, uint32_t group, uint32_t percent)
 {
-	const struct arena *a = &w->tiers->arenas[group];
+	struct arena *a = &w->tiers->arenas[group];
+	uint64_t *rng = &w->tiers->rng;
+	uint32_t n = 0;
 
-	return slot < a->n_slots ? a->bytes + (size_t)slot * a->slot_bytes : NULL;
+	for (uint32_t i = 0; i < a->n_slots; i++) {
+		if (!a->written[i] || test_rng_below(rng, 100) >= percent)
+			continue;
+		host_slot(w, group, i)[test_rng_below(rng, (uint32_t)a->slot_bytes)] ^= 0x20;
+		world_note(w, "       host slot %u of pool %u is damaged\n", i, group);
+		n++;
+	}
+	return n;
 }
 
 /* Bytes [from, to) of a block between a slot and `bytes`. */
@@ -499,9 +508,10 @@ static void act_carry(struct world *w, const struct prefixd_action *a)
 	f->src_generation = generation(w, f, true);
 	f->dst_generation = generation(w, f, false);
 	begin_bytes(w, f);
-	world_note(w, "       move %u: entry %u of pool %u is %s, %s %d to %s %d%s\n", c->id,
+	world_note(w, "       move %u: entry %u of pool %u is %s, %s %d to %s %d%s%s\n", c->id,
 		   c->entry, a->group, verbs[a->type - PREFIXD_ACTION_COPY], tier_names[c->from],
-		   (int)c->src, tier_names[c->to], (int)c->dst, c->urgent ? ", urgent" : "");
+		   (int)c->src, tier_names[c->to], (int)c->dst, c->urgent ? ", urgent" : "",
+		   c->checksum_kind ? ", sum known" : "");
 	flight_plan(w, f, c->deadline_ns);
 }
 

@@ -98,5 +98,5 @@ struct world_tiers_stats {
 };
 
 void world_tiers_stats(const struct world *w, struct world_tiers_stats *ret);
-/* Bytes of a host slot. */
-const void *world_host_slot(const struct world *w, uint32_t group, uint32_t slot);
+/* A bit flips in that many percent of the host slots in use; returns how many. */
+uint32_t world_host_damage(struct world *w, uint32_t group, uint32_t percent);
