@@ -435,8 +435,10 @@ static void settle(struct prefixd_engine *e, struct prefixd_group *g)
 	serve_all(e, g, &g->line);
 	if (!first_of(&g->line))
 		serve_all(e, g, &g->behind);
-	if (!e->draining && !first_of(&g->line))
+	if (!e->draining && !first_of(&g->line)) {
 		free_ahead(e, g, RADIX_TIER_DEVICE);
+		(void)serve_line(e, g, &g->behind); /* what became free by the way */
+	}
 	if (!e->draining && below(e, g, RADIX_TIER_HOST) != RADIX_N_TIERS && g->n_host)
 		free_ahead(e, g, RADIX_TIER_HOST);
 	g->serving = false;
