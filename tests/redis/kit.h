@@ -10,9 +10,11 @@
 
 #include <check.h>
 
-#define KIT_KEY   64u
-#define KIT_GROUP 1u
-#define MS        1000000ull
+#define KIT_KEY      64u
+#define KIT_GROUP    1u
+#define MS           1000000ull
+/* How long, in ms, something may take that takes none: the machine has other work. */
+#define KIT_PATIENCE 30000u
 
 struct kit {
 	struct prefixd_redis *redis;
@@ -30,7 +32,7 @@ struct kit {
 	uint64_t slowest_ns; /* from sending to the answer */
 };
 
-/* With short times, so that a test is over soon; the test changes k->config before kit_start(). */
+/* Deadlines are long and back-offs short; the test changes k->config before kit_start(). */
 void kit_init(struct kit *k, const char *url, uint64_t block_bytes);
 void kit_start(struct kit *k);
 void kit_stop(struct kit *k);
@@ -56,15 +58,21 @@ void kit_send_epoch(struct kit *k, const uint8_t digest[32], struct prefixd_epoc
 		    bool raised);
 /* The next answer to a request; NULL after `ms`.  The caller frees it. */
 struct prefixd_redis_message *kit_answer(struct kit *k, unsigned ms);
-/* Until nothing is waited for, or `ms` have passed: fails then. */
-void kit_drain(struct kit *k, unsigned ms);
+/* Until nothing is waited for. */
+void kit_drain(struct kit *k);
 /* Takes what comes for `ms`. */
 void kit_idle(struct kit *k, unsigned ms);
-void kit_wait_up(struct kit *k, unsigned ms);
+void kit_wait_up(struct kit *k);
 /* Until it was said to be down for the n-th time; it may be up again by then. */
-void kit_wait_down(struct kit *k, uint32_t n, unsigned ms);
-/* Until that many errors of a kind were counted. */
-void kit_wait_errors(struct kit *k, enum prefixd_redis_error error, uint64_t n, unsigned ms);
+void kit_wait_down(struct kit *k, uint32_t n);
+/* Until something holds. */
+#define kit_until(k, condition)                                          \
+	do {                                                             \
+		uint64_t end_ = prefixd_redis_now() + KIT_PATIENCE * MS; \
+		while (!(condition) && prefixd_redis_now() < end_)       \
+			kit_idle((k), 5);                                \
+		ck_assert(condition);                                    \
+	} while (0)
 
 /* One request and its answer. */
 enum prefixd_move_result kit_store(struct kit *k, uint32_t entry);

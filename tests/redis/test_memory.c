@@ -79,7 +79,7 @@ static void work(struct kit *k)
 		(void)kit_look(k, i, 3);
 		kit_send_epoch(k, ns, (struct prefixd_epoch){ i, 2 }, true);
 	}
-	kit_drain(k, 5000);
+	kit_drain(k);
 }
 
 /* The n-th allocation while it works. */
@@ -94,13 +94,13 @@ START_TEST(while_it_works)
 		kit_init(&k, fake_url(fake), BLOCK);
 		k.config.encrypt = n % 2;
 		kit_start(&k);
-		kit_wait_up(&k, 5000);
+		kit_wait_up(&k);
 		atomic_store(&failed, false);
 		atomic_store(&countdown, n);
 		work(&k);
 		atomic_store(&countdown, 0);
 		/* And it goes on as if nothing had been. */
-		kit_wait_up(&k, 5000);
+		kit_wait_up(&k);
 		k.named = 0;
 		ck_assert_int_eq(kit_store(&k, 1), PREFIXD_MOVE_OK);
 		kit_stop(&k);
@@ -137,7 +137,7 @@ START_TEST(at_the_start)
 			ck_assert(atomic_load(&failed));
 			continue;
 		}
-		kit_wait_up(&k, 5000);
+		kit_wait_up(&k);
 		atomic_store(&countdown, 0);
 		ck_assert_int_eq(kit_store(&k, 1), PREFIXD_MOVE_OK);
 		kit_stop(&k);
