@@ -252,7 +252,7 @@ static void look(const char *prefix, uint32_t n, uint8_t *ret)
 	}
 }
 
-/* Random paths: what leaves the device is copied exactly if it, or one behind it, was stored twice. */
+/* Random paths: what leaves is copied exactly if it, or one behind it, was stored twice. */
 START_TEST(copies_what_was_stored_twice)
 {
 	static uint8_t before[PATHS], after[PATHS], twice[PATHS], once[PATHS];
