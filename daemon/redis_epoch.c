@@ -243,7 +243,13 @@ bool prefixd_epochs_reply(struct prefixd_redis *r, struct prefixd_redis_command 
 	if (asked)
 		r->epochs_asked--;
 	if (reply->kind == PREFIXD_REPLY_ERROR) {
-		prefixd_redis_failed(r, prefixd_redis_error_of(reply->text, reply->len));
+		enum prefixd_redis_error error = prefixd_redis_error_of(reply->text, reply->len);
+
+		/* A Redis that is full refuses epochs like blocks, and is well otherwise. */
+		if (error == PREFIXD_REDIS_ERROR_OOM || error == PREFIXD_REDIS_ERROR_READONLY)
+			prefixd_count(&r->counts.errors[error], 1);
+		else
+			prefixd_redis_failed(r, error);
 		return true; /* what was to be set is found out by the next look */
 	}
 	if (!asked)

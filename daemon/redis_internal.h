@@ -53,6 +53,7 @@ struct prefixd_redis_command {
 	struct prefixd_redis_message *m; /* NULL: nobody waits for it, or not any longer */
 	struct event timer;              /* of m's deadline */
 	bool timed;                      /* it runs */
+	bool patient; /* m waits as long as Redis may take: else being late is not its fault */
 	uint64_t deadline_ns;
 	uint64_t begun_ns;  /* when its bytes came to be written */
 	uint64_t cost;      /* bytes, of in_flight_bytes */

@@ -74,16 +74,17 @@ static void on_deadline(evutil_socket_t fd, short what, void *ctx)
 	struct prefixd_redis_command *c = ctx;
 	struct prefixd_redis *r = c->redis;
 
-	if (!c->begun_ns) { /* it is this daemon that was slow */
-		prefixd_count(&r->counts.errors[PREFIXD_REDIS_ERROR_TIMEOUT], 1);
-		drop(r, c, PREFIXD_MOVE_DOWN);
-	} else if (c->written == 0 && prefixd_command_len(c)) {
+	/* Without a beginning it is this daemon that was slow.  And a worker that asks for an
+	 * answer within a millisecond must not bring Redis down for all others. */
+	if (c->begun_ns && c->patient)
 		prefixd_redis_failed(r, PREFIXD_REDIS_ERROR_TIMEOUT);
+	else
+		prefixd_count(&r->counts.errors[PREFIXD_REDIS_ERROR_TIMEOUT], 1);
+	if (!c->begun_ns || (c->written == 0 && prefixd_command_len(c))) {
 		drop(r, c, PREFIXD_MOVE_DOWN);
 	} else {
 		/* The slot may be used again once this is answered: what is left to be written of
 		 * it has to come from elsewhere.  */
-		prefixd_redis_failed(r, PREFIXD_REDIS_ERROR_TIMEOUT);
 		if (prefixd_command_detach(c) < 0)
 			prefixd_redis_break(r, PREFIXD_REDIS_ERROR_OTHER);
 		else
@@ -105,6 +106,7 @@ static void enqueue(struct prefixd_redis *r, struct prefixd_redis_command *c,
 	c->m = m;
 	c->deadline_ns = deadline_ns ? deadline_ns : now + r->config.deadline_ns;
 	us = c->deadline_ns > now ? (c->deadline_ns - now) / 1000 : 0;
+	c->patient = us * 1000 >= r->config.deadline_ns / 1000 * 1000;
 	tv.tv_sec = (time_t)(us / 1000000);
 	tv.tv_usec = (suseconds_t)(us % 1000000);
 	c->timed = us && evtimer_assign(&c->timer, r->base, on_deadline, c) == 0 &&
