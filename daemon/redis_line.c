@@ -174,11 +174,7 @@ static int command_parts(const struct prefixd_redis_command *c, struct iovec v[3
 	return n;
 }
 
-/*
- * `n` bytes more of what is being written are in the socket.  The list is walked by its elements:
- * gcc 12.2 at -O2 takes the read of the list's head out of a loop that asks for the first element
- * again and again, although the loop writes it.
- */
+/* `n` bytes more of what is being written are in the socket; what is whole waits for its reply. */
 static void written(struct prefixd_redis *r, size_t n)
 {
 	struct radix_list *it, *next;

@@ -359,6 +359,7 @@ static bool print(const char *what, uint64_t size, uint32_t depth, const struct 
 static bool run(uint64_t size, uint32_t depth, uint32_t n, int rounds)
 {
 	static struct row store, fetch;
+	bool ok;
 
 	blocks = calloc(KEYS, size);
 	if (!blocks)
@@ -376,8 +377,8 @@ static bool run(uint64_t size, uint32_t depth, uint32_t n, int rounds)
 	}
 	prefixd_redis_stop(redis);
 	free(blocks);
-	return print("STORE", size, depth, &store, rounds) &
-	       print("FETCH", size, depth, &fetch, rounds);
+	ok = print("STORE", size, depth, &store, rounds);
+	return print("FETCH", size, depth, &fetch, rounds) && ok;
 }
 
 int main(int argc, char **argv)

@@ -140,10 +140,8 @@ START_TEST(places)
 		"tcp:a b:1",
 		"tcp:user@host:1",
 		"tcp:host/0:1",
-		"unix:/0123456789012345678901234567890123456789012345678901234567890123456789"
-		"012345678901234567890123456789012345678",
 	};
-	char why[256];
+	char why[256], path[120] = "unix:/";
 
 	for (size_t i = 0; i < radix_array_size(good); i++)
 		ck_assert_msg(prefixd_redis_url_check(good[i], why, sizeof(why)) == 0, "%s", why);
@@ -153,6 +151,11 @@ START_TEST(places)
 			      "accepted: %s", bad[i]);
 		ck_assert(strlen(why) > 10);
 	}
+	/* The longest path of a socket, and one byte more. */
+	memset(path + 6, 'p', 107 - 1);
+	ck_assert_int_eq(prefixd_redis_url_check(path, why, sizeof(why)), 0);
+	path[5 + 107] = 'p';
+	ck_assert_int_eq(prefixd_redis_url_check(path, why, sizeof(why)), -EINVAL);
 }
 END_TEST
 
