@@ -1,5 +1,5 @@
 /*
- * test_real_values.c - values in a real Redis that are not what they should be, and two clients on it.
+ * test_real_values.c - bad values in a real Redis, and two clients that share one.
  */
 #include "tests/lib/rng.h"
 #include "tests/lib/run.h"
