@@ -322,6 +322,8 @@ static void moved_down(struct prefixd_engine *e, struct prefixd_group *g,
 	radix_assert(r == 0 || r == RADIX_E_NOTFOUND);
 	g->reap = true;
 	if (ok) {
+		if (mv->m.to == RADIX_TIER_REDIS)
+			e->redis_refused = 0;
 		failed_at(g, &mv->m.block)->n = 0;
 		return;
 	}
@@ -336,6 +338,7 @@ static void moved_down(struct prefixd_engine *e, struct prefixd_group *g,
 		/* It waits: Redis may come back at once, or will soon be said to be down. */
 		if (mv->m.to == RADIX_TIER_REDIS) {
 			e->redis_again_ns = e->now_ns + REDIS_WAIT_NS;
+			e->redis_refused++;
 			break;
 		}
 		count_failure(g, mv);

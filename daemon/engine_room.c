@@ -3,8 +3,8 @@
  *
  * What it guarantees.  Slots go to those in line in the order in which they came.  A block leaves
  * the device (or the host) by a move while the tier below can take it; it is dropped without a copy
- * only for somebody who waits, and only when Redis is down, when nothing below is cold, when it
- * could not be moved several times, or at the deadline of who waits.  Nobody waits for what will
+ * only for somebody who waits, and only when Redis is down or refuses what it is sent, when nothing
+ * below is cold, when it could not be moved several times, or at the deadline of who waits.  Nobody waits for what will
  * not come: when nothing that is under way can become free, the first in line gets what there is.
  * Those behind the line (what PREFETCH brings) are served while nobody is in it, and what they
  * took is given up before anybody in line goes without.
@@ -26,6 +26,7 @@
 
 #define STEP_BLOCKS 256u     /* moved or freed in one step, ahead of demand or for the line */
 #define RETRY_NS    1000000u /* after memory was missing */
+#define REFUSED_MAX 3u       /* blocks in a row that Redis did not take though it is up */
 
 enum haste {
 	AHEAD,  /* nobody waits yet */
@@ -127,6 +128,10 @@ static struct radix_room make(struct prefixd_engine *e, struct prefixd_group *g,
 	uint32_t flags = 0, cap = 0;
 	bool well = usable(e, to);
 
+	/* One that is full is up, and takes nothing for as long as it is full. */
+	if (haste == NEEDED && to == RADIX_TIER_REDIS && e->redis_refused >= REFUSED_MAX &&
+	    e->now_ns < e->redis_again_ns)
+		well = false;
 	want = radix_min_u32(want, e->room_left);
 	*ret_held = false;
 	if (haste == NEEDED && g->give_up[tier]) {
@@ -535,6 +540,7 @@ void prefixd_redis_state(struct prefixd_engine *e, bool up)
 {
 	e->redis_up = up;
 	e->redis_again_ns = 0;
+	e->redis_refused = 0;
 	for (uint32_t i = 0; i < e->n_groups; i++)
 		if (e->groups[i])
 			prefixd_room_stir(e, e->groups[i]);

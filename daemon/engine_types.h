@@ -264,6 +264,7 @@ struct prefixd_engine {
 	/* lower tiers: engine_moves.c, engine_room.c */
 	bool redis_up;
 	uint64_t redis_again_ns;    /* after an answer that it is not there: not before */
+	uint32_t redis_refused;     /* blocks in a row that it did not take though it is up */
 	struct prefixd_move *moves; /* a move's id: its place, and how often that was used */
 	uint32_t moves_cap, free_move, n_moves;
 	struct radix_list stirred;   /* groups */

@@ -548,6 +548,39 @@ START_TEST(redis_pauses)
 }
 END_TEST
 
+/* It is up and takes nothing, as one that is full does: nobody waits for it up to his deadline. */
+START_TEST(redis_full)
+{
+	struct world_config config;
+	struct room_lease l;
+	struct world *w;
+	struct scene_place at;
+	uint64_t dropped;
+	uint32_t n;
+
+	redis_config(&config, 8);
+	w = room_world(&config);
+	at = room_place(w, 100);
+	room_put(&at, 0, 8);
+	world_fault(w, WORLD_FAULT_STORE_DOWN, 3);
+	l = room_match(&at, 1, 3);
+	ck_assert_int_eq(room_reserve(&at, &l, 3, 0, NULL), -EINPROGRESS);
+	world_advance(w, 4 * ROOM_MS);
+	ck_assert_int_eq(room_reply(&at, &l, &n), PROTO_STATUS_OK);
+	ck_assert_uint_eq(n, 3);
+	dropped = world_counters(w).dropped_blocks;
+	ck_assert_uint_ge(dropped, 3);
+	room_commit(&at, &l, 3);
+	room_release(&at, &l);
+	/* It is asked again all the same, and when it takes them nothing more is lost. */
+	world_advance(w, 10 * ROOM_MS);
+	room_put(&at, 2, 8);
+	ck_assert_uint_eq(world_counters(w).dropped_blocks, dropped);
+	ck_assert_uint_gt(room_stats(w).moved[RADIX_TIER_DEVICE][RADIX_TIER_REDIS], 0);
+	world_deinit(w);
+}
+END_TEST
+
 /* The host is full of cold blocks: they go on to Redis first, and nothing is lost. */
 START_TEST(three_tiers)
 {
@@ -682,6 +715,7 @@ int main(void)
 	scene_case(s, "below", redis_down);
 	scene_case(s, "below", redis_goes);
 	scene_case(s, "below", redis_pauses);
+	scene_case(s, "below", redis_full);
 	scene_case(s, "below", three_tiers);
 	return scene_main(s);
 }
