@@ -2,12 +2,12 @@
  * engine_room.c - free slots ahead of demand, and who waits for slots.
  *
  * What it guarantees.  Slots go to those in line in the order in which they came.  A block leaves
- * the device (or the host) by a move while the tier below can take it; it is dropped without a copy
- * only for somebody who waits, and only when Redis is down or refuses what it is sent, when nothing
- * below is cold, when it could not be moved several times, or at the deadline of who waits.  Nobody waits for what will
- * not come: when nothing that is under way can become free, the first in line gets what there is.
- * Those behind the line (what PREFETCH brings) are served while nobody is in it, and what they
- * took is given up before anybody in line goes without.
+ * the device (or the host) by a move while the tier below can take it; it is dropped without a
+ * copy only for somebody who waits, and only when Redis is down or refuses what it is sent, when
+ * nothing below is cold, when it could not be moved several times, or at the deadline of who
+ * waits.  Nobody waits for what will not come: when nothing that is under way can become free, the
+ * first in line gets what there is. Those behind the line (what PREFETCH brings) are served while
+ * nobody is in it, and what they took is given up before anybody in line goes without.
  *
  * What it relies on.  Whoever makes something free or evictable stirs the group; the end of each
  * step looks at the groups that were stirred.  There is a timer only for deadlines, for work that
