@@ -398,6 +398,25 @@ static void lead_on(struct prefixd_engine *e, struct prefixd_load *load)
 	}
 }
 
+/* Others have come to need what this one brings: they will follow it. */
+static void call_others(struct prefixd_engine *e, struct prefixd_load *load)
+{
+	const struct radix_list *it;
+	bool younger = false;
+
+	if (load->ended || load->front)
+		return;
+	radix_list_foreach(it, &load->group->loads) {
+		struct prefixd_load *o = load_of(it, offsetof(struct prefixd_load, link));
+
+		if (o == load)
+			younger = true;
+		else if ((younger || load->n_flying) && !o->ended && !o->front && !o->n_flying &&
+			 overlaps(load, o))
+			prefixd_load_stir(e, o);
+	}
+}
+
 /* As wake(), for those that somebody waits for, or the others. */
 static void wake_some(struct prefixd_engine *e, struct prefixd_group *g, bool ahead, bool *starve)
 {
@@ -476,6 +495,7 @@ static void settle(struct prefixd_engine *e, struct prefixd_load *load)
 		judge(e, load);
 	}
 	lead_on(e, load);
+	call_others(e, load);
 	if (load->ended && !load->told)
 		tell(e, load);
 	if (!load->ended || load->n_flying)
