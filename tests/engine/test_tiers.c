@@ -1,84 +1,10 @@
 /*
- * test_tiers.c - moves between the tiers under pressure, aborts, slow and frozen links: T05 T16 T19
- * T28 T48 T52 F42.
+ * test_tiers.c - moves between the tiers under pressure, aborts, slow and frozen links: T16 T19 T28
+ * T48 T52.
  */
-#include "tests/engine/scene.h"
+#include "tests/engine/tiers_scene.h"
 
 #include <stdlib.h>
-
-enum {
-	BLOCKS = 8,
-	BT = 4
-};
-
-static struct world w;
-static struct world_config config;
-static uint32_t tokens[16][BLOCKS * BT];
-
-/* A pool of one prompt's blocks; the next prompt pushes it down. */
-static void configure(uint32_t n_slots, uint32_t n_host, bool redis)
-{
-	world_config_init(&config);
-	config.engine.pool_blocks = n_slots;
-	config.engine.index_blocks = 64;
-	config.engine.limits.reserve_ns = 1000000000;
-	config.tiers.host_blocks = n_host;
-	config.tiers.redis = redis;
-	config.tiers.copy.latency_ns = 10000;
-	config.tiers.remote.latency_ns = 200000;
-	config.tiers.deadline_ns = 50000000;
-	config.tiers.breaker = 5;
-	for (uint32_t p = 0; p < radix_array_size(tokens); p++)
-		for (uint32_t i = 0; i < BLOCKS * BT; i++)
-			tokens[p][i] = 1000 * p + i;
-}
-
-static struct scene_place begin(void)
-{
-	struct proto_open_req o = world_open_req("m");
-
-	ck_assert_int_eq(world_init(&w, &config), 0);
-	return scene_place(&w, 100, 1000, &o);
-}
-
-static struct scene_prompt prompt(const struct scene_place *at, uint32_t p)
-{
-	return scene_tokens(at, tokens[p], BLOCKS * BT);
-}
-
-static uint32_t put(const struct scene_place *at, uint32_t p)
-{
-	struct scene_prompt x = prompt(at, p);
-	uint32_t n = scene_put(at, &x, (uint8_t)(p + 1));
-
-	world_run_until_idle(&w);
-	return n;
-}
-
-/* Where the prompt's blocks lie. */
-static void check_at(const struct scene_place *at, uint32_t p, uint32_t device, uint32_t host,
-		     uint32_t redis)
-{
-	struct scene_prompt x = prompt(at, p);
-	struct proto_match_rep m;
-
-	scene_look(at, &x, &m);
-	ck_assert_uint_eq(m.n_device, device);
-	ck_assert_uint_eq(m.n_host, host);
-	ck_assert_uint_eq(m.n_redis, redis);
-}
-
-/* No pin, no reservation, no half-done move: every slot is free or a block's. */
-static void check_quiet(void)
-{
-	struct radix_stats st;
-
-	ck_assert_uint_eq(world_in_flight(&w), 0);
-	world_stats(&w, 0, &st);
-	ck_assert_uint_eq(st.n_pins, 0);
-	ck_assert_uint_eq(st.slots[RADIX_SLOT_FREE] + st.slots[RADIX_SLOT_READY], st.n_slots);
-	ck_assert_uint_eq(st.host[RADIX_SLOT_FREE] + st.host[RADIX_SLOT_READY], st.n_host);
-}
 
 /* ---- T16: a load whose request is given up --------------------------------------------------- */
 
@@ -116,7 +42,7 @@ static void give_up(const struct scene_place *other, uint64_t lease, enum abort_
 		world_gone(other->c);
 		break;
 	}
-	world_advance(&w, 1000000000);
+	world_advance(&tiers.w, 1000000000);
 	ck_assert(!world_event(other->c, &seq, &e));
 }
 
@@ -128,27 +54,27 @@ static void abort_load(bool redis, enum abort_by how, uint64_t after_ns)
 	struct proto_match_rep m;
 	uint64_t lease;
 
-	configure(2 * BLOCKS, redis ? 0 : 4 * BLOCKS, redis);
-	config.tiers.copy.latency_ns = 200000;
-	config.tiers.jitter_ns = 100000;
-	at = begin();
+	tiers_configure(2 * BLOCKS, redis ? 0 : 4 * BLOCKS, redis);
+	tiers.config.tiers.copy.latency_ns = 200000;
+	tiers.config.tiers.jitter_ns = 100000;
+	at = tiers_begin();
 	for (uint32_t p = 0; p < 3; p++)
-		ck_assert_uint_eq(put(&at, p), BLOCKS);
-	check_at(&at, 0, 0, redis ? 0 : BLOCKS, redis ? BLOCKS : 0);
-	other = scene_place(&w, 200, 1000, &o);
-	x = prompt(&other, 0);
+		ck_assert_uint_eq(tiers_put(&at, p), BLOCKS);
+	tiers_check_at(&at, 0, 0, redis ? 0 : BLOCKS, redis ? BLOCKS : 0);
+	other = scene_place(&tiers.w, 200, 1000, &o);
+	x = tiers_prompt(&other, 0);
 	scene_match_with(&other, &x, PROTO_MATCH_PROMOTE, 0, &m);
 	ck_assert_uint_eq(m.n_host + m.n_redis, BLOCKS);
-	world_advance(&w, after_ns);
+	world_advance(&tiers.w, after_ns);
 	give_up(&other, m.lease, how);
-	check_quiet();
+	tiers_check_quiet();
 	/* What was on its way has landed, or never left; it is all still there. */
 	scene_look(&at, &x, &m);
 	ck_assert_uint_eq(m.n_device + m.n_host + m.n_redis, BLOCKS);
 	ck_assert_uint_eq(scene_bring_up(&at, &x, 1, &lease), BLOCKS);
 	scene_release(&at, lease, NULL);
-	check_quiet();
-	world_deinit(&w);
+	tiers_check_quiet();
+	world_deinit(&tiers.w);
 }
 
 START_TEST(abort_during_restore)
@@ -167,7 +93,7 @@ END_TEST
 
 static void pressure(const struct scene_place *at, uint32_t p)
 {
-	struct scene_prompt x = prompt(at, p);
+	struct scene_prompt x = tiers_prompt(at, p);
 	struct proto_match_rep m;
 	struct proto_reserve_req r = { .n = BLOCKS, .deadline_us = 1000 };
 	struct proto_reserve_rep reserved;
@@ -189,34 +115,34 @@ START_TEST(no_eviction_under_copy)
 	struct scene_prompt x;
 
 	for (uint32_t tier = 0; tier < 3; tier++) {
-		configure(2 * BLOCKS, tier == 1 ? 0 : 2 * BLOCKS, tier > 0);
-		config.tiers.deadline_ns = 0;
-		at = begin();
-		put(&at, 0);
-		put(&at, 1);
+		tiers_configure(2 * BLOCKS, tier == 1 ? 0 : 2 * BLOCKS, tier > 0);
+		tiers.config.tiers.deadline_ns = 0;
+		at = tiers_begin();
+		tiers_put(&at, 0);
+		tiers_put(&at, 1);
 		if (tier == 2) { /* host memory is full too: its blocks go on to Redis */
-			put(&at, 2);
-			put(&at, 3);
+			tiers_put(&at, 2);
+			tiers_put(&at, 3);
 		}
-		world_delay(&w, 1000000000, 1000); /* slow motion */
+		world_delay(&tiers.w, 1000000000, 1000); /* slow motion */
 		for (uint32_t p = 4; p < 12; p++) {
 			pressure(&at, p);
-			world_evict(&w, 0, 2);
-			ck_assert_uint_gt(world_in_flight(&w), 0);
+			world_evict(&tiers.w, 0, 2);
+			ck_assert_uint_gt(world_in_flight(&tiers.w), 0);
 		}
-		world_flush(&w, RADIX_NONE);
-		ck_assert_uint_gt(world_in_flight(&w), 0);
-		world_delay(&w, 0, 0);
-		world_run_until_idle(&w);
-		check_quiet();
-		world_stats(&w, 0, &st);
+		world_flush(&tiers.w, RADIX_NONE);
+		ck_assert_uint_gt(world_in_flight(&tiers.w), 0);
+		world_delay(&tiers.w, 0, 0);
+		world_run_until_idle(&tiers.w);
+		tiers_check_quiet();
+		world_stats(&tiers.w, 0, &st);
 		ck_assert_uint_eq(st.n_blocks, 0);
 		/* And it goes on. */
 		for (uint32_t p = 0; p < 4; p++)
-			ck_assert_uint_eq(put(&at, p), BLOCKS);
-		x = prompt(&at, 1);
+			ck_assert_uint_eq(tiers_put(&at, p), BLOCKS);
+		x = tiers_prompt(&at, 1);
 		ck_assert_uint_eq(scene_bring_up(&at, &x, 2, &lease), BLOCKS);
-		world_deinit(&w);
+		world_deinit(&tiers.w);
 	}
 }
 END_TEST
@@ -230,23 +156,23 @@ START_TEST(leaving_and_wanted)
 	struct scene_prompt x0, x1;
 	struct proto_match_rep m, again;
 
-	configure(BLOCKS, 2 * BLOCKS, false);
-	at = begin();
-	put(&at, 0);
-	x0 = prompt(&at, 0);
-	x1 = prompt(&at, 1);
+	tiers_configure(BLOCKS, 2 * BLOCKS, false);
+	at = tiers_begin();
+	tiers_put(&at, 0);
+	x0 = tiers_prompt(&at, 0);
+	x1 = tiers_prompt(&at, 1);
 	scene_match(&at, &x1, &m);
 	r.lease = m.lease;
 	ck_assert_int_eq(world_reserve(at.c, &r, &reserved), -EINPROGRESS);
-	ck_assert_uint_eq(world_in_flight(&w), BLOCKS);
+	ck_assert_uint_eq(world_in_flight(&tiers.w), BLOCKS);
 	scene_match(&at, &x0, &again);
 	ck_assert_uint_eq(again.n_device, BLOCKS);
-	world_run_until_idle(&w);
+	world_run_until_idle(&tiers.w);
 	ck_assert_uint_eq(scene_check_fill(&at, again.runs, 1), BLOCKS);
 	scene_release(&at, again.lease, NULL);
 	scene_release(&at, m.lease, NULL);
-	check_at(&at, 0, BLOCKS, 0, 0);
-	world_deinit(&w);
+	tiers_check_at(&at, 0, BLOCKS, 0, 0);
+	world_deinit(&tiers.w);
 }
 END_TEST
 
@@ -276,16 +202,16 @@ static void ask(const struct scene_place *at, struct told *t, const struct scene
 	struct proto_match_rep m;
 	struct proto_match_rep more;
 	struct proto_release_rep end;
-	uint64_t before = w.n_steps;
+	uint64_t before = tiers.w.n_steps;
 
 	scene_match(at, x, &m);
-	ck_assert_uint_eq(w.n_steps, before + 1);
+	ck_assert_uint_eq(tiers.w.n_steps, before + 1);
 	tell(t, at->c->body, at->c->h.len);
 	scene_extend(at, m.lease, &more);
 	tell(t, at->c->body, at->c->h.len);
 	scene_release(at, m.lease, &end);
 	tell(t, at->c->body, at->c->h.len);
-	ck_assert_uint_eq(w.n_steps, before + 3);
+	ck_assert_uint_eq(tiers.w.n_steps, before + 3);
 }
 
 enum redis_state {
@@ -300,28 +226,28 @@ static void conversation(enum redis_state state, struct told *t)
 	struct scene_place at;
 	struct scene_prompt x[4];
 
-	configure(BLOCKS, BLOCKS, true);
-	at = begin();
+	tiers_configure(BLOCKS, BLOCKS, true);
+	at = tiers_begin();
 	for (uint32_t p = 0; p < 3; p++) {
-		put(&at, p);
-		x[p] = prompt(&at, p);
+		tiers_put(&at, p);
+		x[p] = tiers_prompt(&at, p);
 	}
-	x[3] = prompt(&at, 3);
-	check_at(&at, 0, 0, 0, BLOCKS);
-	check_at(&at, 1, 0, BLOCKS, 0);
-	check_at(&at, 2, BLOCKS, 0, 0);
-	world_run_until_idle(&w);
+	x[3] = tiers_prompt(&at, 3);
+	tiers_check_at(&at, 0, 0, 0, BLOCKS);
+	tiers_check_at(&at, 1, 0, BLOCKS, 0);
+	tiers_check_at(&at, 2, BLOCKS, 0, 0);
+	world_run_until_idle(&tiers.w);
 	if (state == STALLED)
-		world_redis_stall(&w, true);
+		world_redis_stall(&tiers.w, true);
 	if (state == SLOW)
-		world_delay(&w, 200000000, UINT32_MAX);
+		world_delay(&tiers.w, 200000000, UINT32_MAX);
 	for (uint32_t i = 0; i < 200; i++) {
 		ask(&at, t, &x[i % 4]); /* of the last one nothing is known: Redis is asked */
-		world_advance(&w, 100000);
+		world_advance(&tiers.w, 100000);
 	}
-	world_redis_stall(&w, false);
-	world_run_until_idle(&w);
-	world_deinit(&w);
+	world_redis_stall(&tiers.w, false);
+	world_run_until_idle(&tiers.w);
+	world_deinit(&tiers.w);
 }
 
 /* Healthy, 200 ms away or frozen: the workers are told the same, in the same steps. */
@@ -347,18 +273,18 @@ START_TEST(match_while_down)
 {
 	struct scene_place at;
 
-	configure(BLOCKS, BLOCKS, true);
-	at = begin();
+	tiers_configure(BLOCKS, BLOCKS, true);
+	at = tiers_begin();
 	for (uint32_t p = 0; p < 3; p++)
-		put(&at, p);
-	world_redis_up(&w, false);
+		tiers_put(&at, p);
+	world_redis_up(&tiers.w, false);
 	for (uint32_t i = 0; i < 20; i++) {
-		check_at(&at, 0, 0, 0, BLOCKS);
-		check_at(&at, 1, 0, BLOCKS, 0);
-		check_at(&at, 2, BLOCKS, 0, 0);
-		world_advance(&w, 1000000);
+		tiers_check_at(&at, 0, 0, 0, BLOCKS);
+		tiers_check_at(&at, 1, 0, BLOCKS, 0);
+		tiers_check_at(&at, 2, BLOCKS, 0, 0);
+		world_advance(&tiers.w, 1000000);
 	}
-	world_deinit(&w);
+	world_deinit(&tiers.w);
 }
 END_TEST
 
@@ -371,48 +297,49 @@ START_TEST(frozen_redis)
 	struct prefixd_counters before;
 	uint64_t seq, lease, begun;
 
-	configure(BLOCKS, BLOCKS, true);
-	config.engine.limits.reserve_ns = 100000000;
-	at = begin();
+	tiers_configure(BLOCKS, BLOCKS, true);
+	tiers.config.engine.limits.reserve_ns = 100000000;
+	at = tiers_begin();
 	for (uint32_t p = 0; p < 3; p++)
-		ck_assert_uint_eq(put(&at, p), BLOCKS);
-	check_at(&at, 0, 0, 0, BLOCKS);
-	world_run_until_idle(&w);
-	world_redis_stall(&w, true);
+		ck_assert_uint_eq(tiers_put(&at, p), BLOCKS);
+	tiers_check_at(&at, 0, 0, 0, BLOCKS);
+	world_run_until_idle(&tiers.w);
+	world_redis_stall(&tiers.w, true);
 	/* A load says so at the operations' deadline. */
-	x = prompt(&at, 0);
-	begun = w.now_ns;
+	x = tiers_prompt(&at, 0);
+	begun = tiers.w.now_ns;
 	seq = scene_match_with(&at, &x, PROTO_MATCH_PROMOTE, 0, &m);
 	ck_assert_uint_eq(m.n_redis, BLOCKS);
 	scene_loaded(&at, seq, &e);
 	ck_assert_uint_eq(e.state, PROTO_WAIT_FAILED);
 	ck_assert_uint_eq(e.reason, PROTO_REASON_TIER_DOWN);
-	ck_assert_uint_le(w.now_ns - begun, 1000000000);
+	ck_assert_uint_le(tiers.w.now_ns - begun, 1000000000);
 	scene_release(&at, m.lease, NULL);
 	/* What needs room below is put off until its deadline, then room is made without a copy. */
-	before = world_counters(&w);
+	before = world_counters(&tiers.w);
 	for (uint32_t p = 3; p < 8; p++) {
-		begun = w.now_ns;
-		x = prompt(&at, p);
+		begun = tiers.w.now_ns;
+		x = tiers_prompt(&at, p);
 		ck_assert_uint_eq(scene_put(&at, &x, (uint8_t)(p + 1)), BLOCKS);
-		ck_assert_uint_le(w.now_ns - begun, 2 * config.engine.limits.reserve_ns);
-		check_at(&at, p, BLOCKS, 0, 0);
+		ck_assert_uint_le(tiers.w.now_ns - begun,
+				  2 * tiers.config.engine.limits.reserve_ns);
+		tiers_check_at(&at, p, BLOCKS, 0, 0);
 	}
-	ck_assert_uint_gt(world_counters(&w).dropped_blocks, before.dropped_blocks);
-	world_advance(&w, 1000000000);
+	ck_assert_uint_gt(world_counters(&tiers.w).dropped_blocks, before.dropped_blocks);
+	world_advance(&tiers.w, 1000000000);
 	/* It answers again: blocks go down and come up as before. */
-	world_redis_stall(&w, false);
-	world_run_until_idle(&w);
-	check_quiet();
+	world_redis_stall(&tiers.w, false);
+	world_run_until_idle(&tiers.w);
+	tiers_check_quiet();
 	for (uint32_t p = 8; p < 11; p++)
-		ck_assert_uint_eq(put(&at, p), BLOCKS);
-	check_at(&at, 8, 0, 0, BLOCKS);
-	x = prompt(&at, 8);
+		ck_assert_uint_eq(tiers_put(&at, p), BLOCKS);
+	tiers_check_at(&at, 8, 0, 0, BLOCKS);
+	x = tiers_prompt(&at, 8);
 	ck_assert_uint_eq(scene_bring_up(&at, &x, 9, &lease), BLOCKS);
 	scene_release(&at, lease, NULL);
-	world_run_until_idle(&w);
-	check_quiet();
-	world_deinit(&w);
+	world_run_until_idle(&tiers.w);
+	tiers_check_quiet();
+	world_deinit(&tiers.w);
 }
 END_TEST
 
@@ -429,39 +356,40 @@ START_TEST(slow_tier_advice)
 	struct prefixd_counters n;
 	uint64_t lease, seq;
 
-	configure(BLOCKS, 0, true);
-	config.tiers.remote.bytes_per_s = 10000000;
-	config.engine.limits.prefill_ns_per_token = 50000;
+	tiers_configure(BLOCKS, 0, true);
+	tiers.config.tiers.remote.bytes_per_s = 10000000;
+	tiers.config.engine.limits.prefill_ns_per_token = 50000;
 	/* 8 blocks of 64 KiB: 52 ms from Redis, 1.6 ms to compute. */
 	o.flags = PROTO_OPEN_OPAQUE;
 	o.block_bytes = 65536;
-	ck_assert_int_eq(world_init(&w, &config), 0);
-	at = scene_place(&w, 100, 1000, &o);
+	ck_assert_int_eq(world_init(&tiers.w, &tiers.config), 0);
+	at = scene_place(&tiers.w, 100, 1000, &o);
 	for (uint32_t p = 0; p < 4; p++)
-		ck_assert_uint_eq(put(&at, p), BLOCKS);
-	x = prompt(&at, 0);
+		ck_assert_uint_eq(tiers_put(&at, p), BLOCKS);
+	x = tiers_prompt(&at, 0);
 	/* Once it is tried, nobody knows better. */
 	ck_assert_uint_eq(scene_bring_up(&at, &x, 1, &lease), BLOCKS);
 	scene_release(&at, lease, NULL);
-	world_run_until_idle(&w);
-	n = world_counters(&w);
-	x = prompt(&at, 1);
+	world_run_until_idle(&tiers.w);
+	n = world_counters(&tiers.w);
+	x = tiers_prompt(&at, 1);
 	seq = scene_match_with(&at, &x, PROTO_MATCH_PROMOTE, 0, &m);
 	ck_assert_uint_eq(m.n_redis, BLOCKS);
 	ck_assert_uint_eq(m.advice, 1);
 	ck_assert_uint_ge(m.load_us, 30000);
 	ck_assert_uint_le(m.load_us, 200000);
-	ck_assert_uint_eq(world_counters(&w).load_declined_slow - n.load_declined_slow, BLOCKS);
-	world_advance(&w, 1000000000);
+	ck_assert_uint_eq(world_counters(&tiers.w).load_declined_slow - n.load_declined_slow,
+			  BLOCKS);
+	world_advance(&tiers.w, 1000000000);
 	ck_assert(!world_event(at.c, &seq, &e)); /* no load was begun */
 	scene_release(&at, m.lease, &end);
 	ck_assert_uint_eq(end.miss_tokens, BLOCKS * BT);
-	ck_assert_uint_eq(world_counters(&w).miss_declined - n.miss_declined, BLOCKS * BT);
+	ck_assert_uint_eq(world_counters(&tiers.w).miss_declined - n.miss_declined, BLOCKS * BT);
 	/* It computes, and its blocks are the device copies of what Redis had. */
 	ck_assert_uint_eq(scene_put(&at, &x, 2), BLOCKS);
-	ck_assert_uint_eq(world_counters(&w).attached_blocks - n.attached_blocks, BLOCKS);
-	check_at(&at, 1, BLOCKS, 0, 0);
-	world_deinit(&w);
+	ck_assert_uint_eq(world_counters(&tiers.w).attached_blocks - n.attached_blocks, BLOCKS);
+	tiers_check_at(&at, 1, BLOCKS, 0, 0);
+	world_deinit(&tiers.w);
 }
 END_TEST
 
@@ -472,22 +400,22 @@ START_TEST(fast_tier_advice)
 	struct proto_match_rep m;
 	uint64_t lease;
 
-	configure(BLOCKS, 4 * BLOCKS, true);
-	config.engine.limits.prefill_ns_per_token = 50000;
-	at = begin();
+	tiers_configure(BLOCKS, 4 * BLOCKS, true);
+	tiers.config.engine.limits.prefill_ns_per_token = 50000;
+	at = tiers_begin();
 	for (uint32_t p = 0; p < 3; p++)
-		put(&at, p);
-	x = prompt(&at, 0);
+		tiers_put(&at, p);
+	x = tiers_prompt(&at, 0);
 	ck_assert_uint_eq(scene_bring_up(&at, &x, 1, &lease), BLOCKS);
 	scene_release(&at, lease, NULL);
-	world_run_until_idle(&w);
-	x = prompt(&at, 1);
+	world_run_until_idle(&tiers.w);
+	x = tiers_prompt(&at, 1);
 	scene_look(&at, &x, &m);
 	ck_assert_uint_eq(m.n_host, BLOCKS);
 	ck_assert_uint_eq(m.advice, 0);
 	ck_assert_uint_gt(m.load_us, 0);
-	ck_assert_uint_eq(world_counters(&w).load_declined_slow, 0);
-	world_deinit(&w);
+	ck_assert_uint_eq(world_counters(&tiers.w).load_declined_slow, 0);
+	world_deinit(&tiers.w);
 }
 END_TEST
 
@@ -500,17 +428,17 @@ START_TEST(faster_tier_is_noticed)
 	struct proto_event e;
 	uint64_t lease, seq;
 
-	configure(BLOCKS, 0, true);
-	config.tiers.remote.bytes_per_s = 10000000;
-	config.engine.limits.prefill_ns_per_token = 50000;
+	tiers_configure(BLOCKS, 0, true);
+	tiers.config.tiers.remote.bytes_per_s = 10000000;
+	tiers.config.engine.limits.prefill_ns_per_token = 50000;
 	o.flags = PROTO_OPEN_OPAQUE;
 	o.block_bytes = 65536;
-	ck_assert_int_eq(world_init(&w, &config), 0);
-	at = scene_place(&w, 100, 1000, &o);
+	ck_assert_int_eq(world_init(&tiers.w, &tiers.config), 0);
+	at = scene_place(&tiers.w, 100, 1000, &o);
 	for (uint32_t p = 0; p < 4; p++)
-		ck_assert_uint_eq(put(&at, p), BLOCKS);
+		ck_assert_uint_eq(tiers_put(&at, p), BLOCKS);
 	for (uint32_t i = 0; i < 200; i++) {
-		struct scene_prompt x = prompt(&at, i % 4);
+		struct scene_prompt x = tiers_prompt(&at, i % 4);
 		struct proto_match_rep m;
 
 		(void)scene_match_with(&at, &x, PROTO_MATCH_PROMOTE, 0, &m);
@@ -519,7 +447,7 @@ START_TEST(faster_tier_is_noticed)
 			n_loaded += m.advice == 0;
 			n_last += m.advice == 0 && i >= 180;
 		}
-		world_run_until_idle(&w);
+		world_run_until_idle(&tiers.w);
 		while (world_event(at.c, &seq, &e))
 			continue;
 		scene_release(&at, lease, NULL);
@@ -527,151 +455,12 @@ START_TEST(faster_tier_is_noticed)
 			/* the first without a sample, and one in eight of the others */
 			ck_assert_uint_ge(n_loaded, 3);
 			ck_assert_uint_le(n_loaded, 10);
-			w.config.tiers.remote.bytes_per_s = 100000000000;
-			w.config.tiers.remote.latency_ns = 1000;
+			tiers.w.config.tiers.remote.bytes_per_s = 100000000000;
+			tiers.w.config.tiers.remote.latency_ns = 1000;
 		}
 	}
 	ck_assert_uint_ge(n_last, 10);
-	world_deinit(&w);
-}
-END_TEST
-
-/* ---- F42: Redis evicts between the question and the fetch ------------------------------------ */
-
-static void lost_between(uint32_t oldest, uint32_t want)
-{
-	struct scene_place at;
-	struct scene_prompt x;
-	struct proto_match_rep m, more;
-	struct proto_event e;
-	struct proto_release_rep end;
-	struct radix_stats st;
-	uint64_t seq;
-
-	configure(BLOCKS, 0, true);
-	at = begin();
-	put(&at, 0);
-	put(&at, 1);
-	x = prompt(&at, 0);
-	check_at(&at, 0, 0, 0, BLOCKS);
-	/* Blocks went down from the end of the prompt. */
-	world_redis_poke_one(&w, WORLD_POKE_LOSE, oldest);
-	seq = scene_match_with(&at, &x, PROTO_MATCH_PROMOTE, 0, &m);
-	ck_assert_uint_eq(m.n_redis, BLOCKS);
-	scene_loaded(&at, seq, &e);
-	ck_assert_uint_eq(e.n, want);
-	ck_assert_uint_eq(e.state, want ? PROTO_WAIT_LOADED : PROTO_WAIT_FAILED);
-	ck_assert_uint_eq(e.reason, PROTO_REASON_TIER_LOST);
-	scene_extend(&at, m.lease, &more);
-	ck_assert_uint_eq(more.n_device, want);
-	ck_assert_uint_eq(scene_check_fill(&at, more.runs, 1), want);
-	ck_assert_uint_eq(more.n_redis, 0);
-	world_run_until_idle(&w);
-	/* The rest was given back: it can be reserved and computed. */
-	world_stats(&w, 0, &st);
-	ck_assert_uint_eq(st.slots[RADIX_SLOT_RESERVED], 0);
-	ck_assert_uint_gt(st.removed[RADIX_REMOVE_LOST], 0);
-	scene_release(&at, m.lease, &end);
-	ck_assert_uint_eq(end.hit_redis_tokens, want * BT);
-	ck_assert_uint_eq(end.miss_tokens, (BLOCKS - want) * BT);
-	ck_assert_uint_eq(scene_put(&at, &x, 1), BLOCKS - want);
-	check_at(&at, 0, BLOCKS, 0, 0);
-	world_run_until_idle(&w);
-	check_quiet();
-	world_deinit(&w);
-}
-
-START_TEST(evicted_between)
-{
-	for (uint32_t i = 0; i < BLOCKS; i++)
-		lost_between(i, BLOCKS - 1 - i);
-}
-END_TEST
-
-/* ---- host memory that does not keep what it was given ---------------------------------------- */
-
-START_TEST(damaged_host_copy)
-{
-	struct scene_place at;
-	struct scene_prompt x;
-	struct proto_match_rep m, more;
-	struct proto_event e;
-	uint64_t seq;
-
-	configure(BLOCKS, 2 * BLOCKS, false);
-	at = begin();
-	put(&at, 0);
-	put(&at, 1);
-	check_at(&at, 0, 0, BLOCKS, 0);
-	ck_assert_uint_eq(world_host_damage(&w, 0, 100), BLOCKS);
-	x = prompt(&at, 0);
-	seq = scene_match_with(&at, &x, PROTO_MATCH_PROMOTE, 0, &m);
-	scene_loaded(&at, seq, &e);
-	ck_assert_uint_eq(e.state, PROTO_WAIT_FAILED);
-	ck_assert_uint_eq(e.reason, PROTO_REASON_CORRUPT);
-	ck_assert_uint_gt(world_counters(&w).corrupt_blocks, 0);
-	scene_extend(&at, m.lease, &more);
-	ck_assert_uint_eq(more.n_device + more.n_host, 0);
-	scene_release(&at, m.lease, NULL);
-	world_run_until_idle(&w);
-	ck_assert_uint_eq(scene_put(&at, &x, 1), BLOCKS);
-	check_at(&at, 0, BLOCKS, 0, 0);
-	world_run_until_idle(&w);
-	check_quiet();
-	world_deinit(&w);
-}
-END_TEST
-
-/* ---- T05: the same names in every tier ------------------------------------------------------- */
-
-static uint32_t redis_of(struct scene_place *at, const char *salt, uint32_t p)
-{
-	struct scene_prompt x = prompt(at, p);
-	struct proto_match_rep m;
-
-	at->salt = world_text(salt);
-	scene_look(at, &x, &m);
-	ck_assert_uint_eq(m.n_device + m.n_host, 0);
-	world_run_until_idle(&w); /* it asks in the background */
-	scene_look(at, &x, &m);
-	ck_assert_uint_eq(m.n_device + m.n_host, 0);
-	return m.n_redis;
-}
-
-START_TEST(salted_everywhere)
-{
-	struct proto_open_req o = world_open_req("m");
-	struct scene_place at;
-	struct scene_prompt x;
-	struct world_redis *values;
-	uint64_t lease;
-
-	configure(BLOCKS, 0, true);
-	at = begin();
-	at.salt = world_text("s");
-	put(&at, 0);
-	at.salt = world_text("");
-	put(&at, 1); /* pushes it down */
-	ck_assert_uint_eq(world_redis_values(&w), BLOCKS);
-	values = world_redis_detach(&w);
-	world_deinit(&w);
-	/* Another life of the daemon, which knows nothing. */
-	config.tiers.values = values;
-	at = begin();
-	ck_assert_uint_eq(redis_of(&at, "", 0), 0);
-	ck_assert_uint_eq(redis_of(&at, "t", 0), 0);
-	ck_assert_uint_eq(redis_of(&at, "s", 1), 0);
-	ck_assert_uint_eq(redis_of(&at, "s", 0), BLOCKS);
-	at.salt = world_text("s");
-	x = prompt(&at, 0);
-	ck_assert_uint_eq(scene_bring_up(&at, &x, 1, &lease), BLOCKS);
-	scene_release(&at, lease, NULL);
-	world_run_until_idle(&w);
-	/* Another adapter is another namespace. */
-	o.adapter = world_text("lora");
-	at = scene_place(&w, 300, 1000, &o);
-	ck_assert_uint_eq(redis_of(&at, "s", 0), 0);
-	world_deinit(&w);
+	world_deinit(&tiers.w);
 }
 END_TEST
 
@@ -679,7 +468,6 @@ int main(void)
 {
 	Suite *s = suite_create("tiers");
 
-	scene_case(s, "T05", salted_everywhere);
 	scene_case(s, "T16", abort_during_restore);
 	scene_case(s, "T19", no_eviction_under_copy);
 	scene_case(s, "T19", leaving_and_wanted);
@@ -689,7 +477,5 @@ int main(void)
 	scene_case(s, "T52", slow_tier_advice);
 	scene_case(s, "T52", fast_tier_advice);
 	scene_case(s, "T52", faster_tier_is_noticed);
-	scene_case(s, "F42", evicted_between);
-	scene_case(s, "corrupt", damaged_host_copy);
 	return scene_main(s);
 }
