@@ -81,6 +81,36 @@ START_TEST(lost_and_unwanted)
 }
 END_TEST
 
+/* A load is cut at its first block; what comes of the others is believed all the same. */
+START_TEST(lost_behind_a_cut)
+{
+	struct scene_place at;
+	struct scene_prompt x;
+	struct proto_match_rep m;
+	struct proto_event e;
+	uint64_t seq;
+
+	tiers_configure(BLOCKS, 0, true);
+	at = tiers_begin();
+	tiers_put(&at, 0);
+	tiers_put(&at, 1);
+	x = tiers_prompt(&at, 0);
+	world_redis_poke_one(&tiers.w, WORLD_POKE_LOSE, BLOCKS - 6); /* the sixth block */
+	world_fault(&tiers.w, WORLD_FAULT_FETCH_DOWN, 1);            /* the first one */
+	seq = scene_match_with(&at, &x, PROTO_MATCH_PROMOTE, 0, &m);
+	scene_loaded(&at, seq, &e);
+	ck_assert_uint_eq(e.state, PROTO_WAIT_FAILED);
+	ck_assert_uint_eq(e.reason, PROTO_REASON_TIER_DOWN);
+	scene_release(&at, m.lease, NULL);
+	world_run_until_idle(&tiers.w);
+	scene_look(&at, &x, &m);
+	ck_assert_uint_eq(m.n_device + m.n_redis, 5);
+	world_run_until_idle(&tiers.w);
+	tiers_check_quiet();
+	world_deinit(&tiers.w);
+}
+END_TEST
+
 /*
  * Redis is asked what it has behind the fourth block; before it says so, the second one turns out
  * to be lost.  What it has then hangs nowhere, least of all behind the first block.
@@ -266,6 +296,7 @@ int main(void)
 	scene_case(s, "T05", salted_everywhere);
 	scene_case(s, "F42", evicted_between);
 	scene_case(s, "F42", lost_and_unwanted);
+	scene_case(s, "F42", lost_behind_a_cut);
 	scene_case(s, "F42", found_behind_what_was_lost);
 	scene_case(s, "loads", leaderless_loads);
 	scene_case(s, "corrupt", damaged_host_copy);
