@@ -308,9 +308,9 @@ static void on_carrier(evutil_socket_t fd, short what, void *ctx)
 {
 	struct prefixd_carrier_message *m;
 	struct prefixd_server *s = ctx;
+	uint64_t began = prefixd_server_mark(s);
 
-	(void)prefixd_server_mark(s);
-	for (uint32_t i = 0; i < PREFIXD_ANSWERS; i++) {
+	for (uint32_t i = 0; prefixd_answers_fit(i, began); i++) {
 		m = prefixd_carrier_receive(s->tiers->carrier);
 		if (!m)
 			break;

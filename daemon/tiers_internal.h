@@ -6,8 +6,18 @@
 #include "daemon/server_internal.h"
 #include "daemon/tiers.h"
 
-#define PREFIXD_STAGES  32u  /* buffers of a pool whose slots no CPU reaches */
-#define PREFIXD_ANSWERS 256u /* of a helper in one turn */
+#define PREFIXD_STAGES  32u      /* buffers of a pool whose slots no CPU reaches */
+#define PREFIXD_ANSWERS 256u     /* of a helper in one turn */
+#define PREFIXD_TURN_NS 1000000u /* and no more of them after that */
+
+/*
+ * May one more answer be carried into the engine in this turn?  One may have a thousand leases to
+ * tell; what is left keeps the descriptor readable, and workers come in between.
+ */
+static inline bool prefixd_answers_fit(uint32_t n, uint64_t began_ns)
+{
+	return n == 0 || (n < PREFIXD_ANSWERS && prefixd_now_ns() - began_ns < PREFIXD_TURN_NS);
+}
 
 /* An answer that can be given without a helper, in a turn of its own. */
 struct prefixd_later {

@@ -308,9 +308,9 @@ void prefixd_on_redis(evutil_socket_t fd, short what, void *ctx)
 {
 	struct prefixd_server *s = ctx;
 	struct prefixd_message *m;
+	uint64_t began = prefixd_server_mark(s);
 
-	(void)prefixd_server_mark(s);
-	for (uint32_t i = 0; i < PREFIXD_ANSWERS; i++) {
+	for (uint32_t i = 0; prefixd_answers_fit(i, began); i++) {
 		m = prefixd_helper_receive(prefixd_redis_helper(s->tiers->redis));
 		if (!m)
 			break;
