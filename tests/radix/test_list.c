@@ -22,13 +22,13 @@ struct lists {
 	struct radix_list writing, awaiting;
 };
 
-static __attribute__((noipa)) size_t written(struct lists *l)
+static __attribute__((noinline)) size_t written(struct lists *l)
 {
 	return l->pad ? 6 : 0;
 }
 
 /* Six bytes were written, of items of two. */
-static __attribute__((noipa)) void account(struct lists *l)
+static __attribute__((noinline)) void account(struct lists *l)
 {
 	while (!radix_list_empty(&l->writing)) {
 		size_t n = written(l);
