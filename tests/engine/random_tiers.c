@@ -172,6 +172,8 @@ static void one_op(struct tiers_run *r)
 		tiers_prefetch(r, s);
 	else if (!l->used)
 		tiers_match(r, s);
+	else if (dice < 340)
+		tiers_wait(r, s, l);
 	else if (dice < 450)
 		tiers_extend(r, s, l);
 	else if (dice < 650)
@@ -221,6 +223,7 @@ static void configure(const struct random_tiers_config *config, struct world_con
 	wc->engine.watermark_high = config->watermark_high;
 	wc->engine.move_window = config->move_window;
 	wc->engine.limits.op_ids = 64;
+	wc->engine.limits.pending_ns = 3000000;
 	wc->engine.limits.reserve_ns = config->reserve_ns;
 }
 

@@ -34,7 +34,7 @@ struct random_tiers_result {
 	struct world_tiers_stats tiers;
 	struct radix_stats index;
 	uint64_t n_steps, n_kills, n_read, n_loaded, n_cut, n_failed, n_deferred, n_invalidated;
-	uint64_t n_grafts, n_conflicts;
+	uint64_t n_grafts, n_conflicts, n_waits, n_replays;
 	uint64_t found[3]; /* blocks told by MATCH, by tier */
 	uint64_t max_members;
 };

@@ -37,6 +37,7 @@ struct tiers_lease {
 	uint32_t res[UNIVERSE_MAX], n_res;
 	uint64_t reserving; /* seq of a RESERVE that waits */
 	uint32_t want;
+	uint64_t waiting;   /* seq of a WAIT */
 	uint64_t loading;   /* seq of the request that began the load */
 	bool load_deadline; /* it named one */
 	uint32_t load_want, load_taken;
@@ -57,6 +58,7 @@ struct tiers_run {
 	struct random_tiers_result result;
 	struct oracle oracle;
 	uint64_t epochs[UNIVERSE_NS];
+	uint64_t next_op;
 	struct tiers_session sessions[TIERS_SESSIONS];
 };
 
@@ -79,5 +81,6 @@ void tiers_extend(struct tiers_run *r, struct tiers_session *s, struct tiers_lea
 void tiers_reserve(struct tiers_run *r, struct tiers_session *s, struct tiers_lease *l);
 void tiers_commit(struct tiers_run *r, struct tiers_session *s, struct tiers_lease *l);
 void tiers_release(struct tiers_run *r, struct tiers_session *s, struct tiers_lease *l);
+void tiers_wait(struct tiers_run *r, struct tiers_session *s, struct tiers_lease *l);
 void tiers_probe(struct tiers_run *r, struct tiers_session *s);
 void tiers_prefetch(struct tiers_run *r, struct tiers_session *s);

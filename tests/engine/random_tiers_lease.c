@@ -92,6 +92,36 @@ static void check_found(struct tiers_run *r, const struct tiers_lease *l, uint32
 		world_fail(&r->w, "%u blocks are found of %u that were stored", n_all, must);
 }
 
+/* ---- requests twice -------------------------------------------------------------------------- */
+
+static struct proto_id op_id(struct tiers_run *r)
+{
+	struct proto_id id = { { 0 } };
+
+	if (tiers_chance(r, 300)) {
+		r->next_op++;
+		memcpy(id.b, &r->next_op, 8);
+		id.b[15] = 1;
+	}
+	return id;
+}
+
+/* The same request again is answered from memory: nothing happens a second time. */
+static void maybe_again(struct tiers_run *r, struct world_client *c, const struct proto_id *id,
+			int status)
+{
+	uint8_t body[4096];
+	uint32_t len = c->h.len;
+
+	if (id->b[15] == 0 || status != PROTO_STATUS_OK || len > sizeof(body) ||
+	    !tiers_chance(r, 300))
+		return;
+	memcpy(body, c->body, len);
+	world_check(&r->w,
+		    world_again(c) == status && c->h.len == len && memcmp(body, c->body, len) == 0);
+	r->result.n_replays++;
+}
+
 /* ---- loads ----------------------------------------------------------------------------------- */
 
 static void load_event(struct tiers_run *r, struct tiers_lease *l, const struct proto_event *e)
@@ -125,6 +155,16 @@ static void reserved(struct tiers_run *r, struct tiers_lease *l, int status,
 		l->res[l->n_res++] = slot_of(r, rep->runs, i);
 }
 
+/* A WAIT came to an end. */
+static void wait_event(struct tiers_run *r, struct tiers_lease *l, const struct proto_event *e)
+{
+	world_check(&r->w, e->state != PROTO_WAIT_WAITING && e->state != PROTO_WAIT_LOADED);
+	world_check(&r->w, (e->state == PROTO_WAIT_READY) <= (e->n > 0));
+	world_check(&r->w, e->n <= l->given - l->n_path);
+	r->result.n_waits++;
+	l->waiting = 0;
+}
+
 void tiers_hear(struct tiers_run *r, struct tiers_session *s)
 {
 	struct proto_reserve_rep rep;
@@ -137,9 +177,12 @@ void tiers_hear(struct tiers_run *r, struct tiers_session *s)
 		for (uint32_t i = 0; i < TIERS_LEASES; i++)
 			if (s->leases[i].used && s->leases[i].id == e.lease)
 				l = &s->leases[i];
-		if (!l || l->loading != seq)
+		if (l && l->loading == seq)
+			load_event(r, l, &e);
+		else if (l && l->waiting == seq)
+			wait_event(r, l, &e);
+		else
 			world_fail(&r->w, "an EVENT that nobody waits for");
-		load_event(r, l, &e);
 	}
 	for (uint32_t i = 0; i < TIERS_LEASES && s->c && !s->orphan; i++) {
 		struct tiers_lease *l = &s->leases[i];
@@ -231,10 +274,12 @@ void tiers_match(struct tiers_run *r, struct tiers_session *s)
 	m.salt = world_text(universe_roots[l->p.root].salt);
 	m.flags = (tiers_chance(r, 700) ? PROTO_MATCH_PROMOTE : 0u) |
 		  (l->island ? PROTO_MATCH_ISLAND : 0u) |
+		  (tiers_chance(r, 200) ? PROTO_MATCH_LEAD : 0u) |
 		  (tiers_chance(r, 200) ? PROTO_MATCH_NO_TAIL : 0u);
 	m.deadline_us = tiers_chance(r, 300) ? 1 + tiers_below(r, 500) : 0;
 	m.keys = keys_of(l, 0, l->given, keys);
 	m.n_tokens = l->n_tokens = l->given * UNIVERSE_BT + tiers_below(r, 3);
+	m.op_id = op_id(r);
 	world_check(&r->w, world_match(s->c, &m, &rep) == PROTO_STATUS_OK);
 	l->used = true;
 	l->id = rep.lease;
@@ -242,6 +287,7 @@ void tiers_match(struct tiers_run *r, struct tiers_session *s)
 	r->result.found[1] += rep.n_host;
 	r->result.found[2] += rep.n_redis;
 	check_match(r, s, l, &rep, m.flags, m.deadline_us);
+	maybe_again(r, s->c, &m.op_id, PROTO_STATUS_OK);
 }
 
 void tiers_extend(struct tiers_run *r, struct tiers_session *s, struct tiers_lease *l)
@@ -272,8 +318,10 @@ void tiers_extend(struct tiers_run *r, struct tiers_session *s, struct tiers_lea
 		m.n_tokens = m.n_tokens > l->n_tokens ? m.n_tokens : l->n_tokens;
 		l->n_tokens = m.n_tokens;
 	}
-	m.flags = tiers_chance(r, 500) ? PROTO_MATCH_PROMOTE : 0u;
+	m.flags = (tiers_chance(r, 500) ? PROTO_MATCH_PROMOTE : 0u) |
+		  (tiers_chance(r, 200) ? PROTO_MATCH_LEAD : 0u);
 	m.deadline_us = tiers_chance(r, 300) ? 1 + tiers_below(r, 500) : 0;
+	l->waiting = 0; /* it looks for itself */
 	status = world_extend(s->c, &m, &rep);
 	/* The parent may not be there, or in no tier as high. */
 	world_check(&r->w, status == PROTO_STATUS_OK || m.parent.n);
@@ -299,12 +347,14 @@ void tiers_reserve(struct tiers_run *r, struct tiers_session *s, struct tiers_le
 	int status;
 
 	m.deadline_us = tiers_chance(r, 300) && !r->config.lossless ? 1 + tiers_below(r, 300) : 0;
+	m.op_id = op_id(r);
 	status = world_reserve(s->c, &m, &rep);
+	maybe_again(r, s->c, &m.op_id, status);
 	if (l->reserving || left == 0) {
 		world_check(&r->w, status == PROTO_STATUS_WRONG_STATE);
 		return;
 	}
-	l->loading = 0; /* what is not there is computed now */
+	l->loading = l->waiting = 0; /* what is not there is computed now */
 	l->loaded = 0;
 	l->want = m.n < left ? m.n : left;
 	if (status == -EINPROGRESS) {
@@ -411,6 +461,22 @@ void tiers_release(struct tiers_run *r, struct tiers_session *s, struct tiers_le
 		world_check(&r->w, world_reserve_reply(s->c, l->reserving, &none) ==
 					   PROTO_STATUS_UNKNOWN_LEASE);
 	l->used = false;
+}
+
+/* ---- WAIT ------------------------------------------------------------------------------------ */
+
+void tiers_wait(struct tiers_run *r, struct tiers_session *s, struct tiers_lease *l)
+{
+	struct proto_wait_req m = { .lease = l->id, .deadline_us = tiers_below(r, 800) };
+	struct proto_wait_rep rep;
+	int status = world_wait(s->c, &m, &rep);
+
+	if (l->n_res || l->reserving) {
+		world_check(&r->w, status == PROTO_STATUS_WRONG_STATE);
+		return;
+	}
+	world_check(&r->w, status == PROTO_STATUS_OK);
+	l->waiting = rep.state == PROTO_WAIT_WAITING ? s->c->seq : 0;
 }
 
 /* ---- looking --------------------------------------------------------------------------------- */

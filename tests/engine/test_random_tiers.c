@@ -55,6 +55,8 @@ static void check_busy_enough(const struct random_tiers_result *x)
 	ck_assert_uint_gt(x->n_loaded, x->n_steps / 200);
 	ck_assert_uint_gt(x->found[0] + x->found[1] + x->found[2], x->n_steps / 10);
 	ck_assert_uint_gt(x->n_deferred, x->n_steps / 1000);
+	ck_assert_uint_gt(x->n_replays, x->n_steps / 1000);
+	ck_assert_uint_gt(x->n_waits, 0);
 }
 
 /* Redis keeps everything, nothing goes wrong: a cache without limit would find the same. */
