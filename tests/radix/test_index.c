@@ -1,7 +1,7 @@
 /*
  * test_index.c - the shape of the tree under splits, merges and trims, and what pins protect.
  */
-#include "radix/index.h"
+#include "radix/internal.h"
 #include "tests/lib/run.h"
 #include "tests/radix/bed.h"
 
@@ -415,6 +415,34 @@ START_TEST(dump_shows_each_edge)
 }
 END_TEST
 
+/* An edge remembers 32,768 recencies; behind them blocks share one, and more may come. */
+START_TEST(an_edge_outgrows_its_recencies)
+{
+	enum {
+		BLOCKS = 40000
+	};
+	struct radix_geometry g = radix_geometry_of(16);
+	struct radix_node n;
+	struct radix_slab slab;
+	struct test_heap heap;
+	uint64_t key[2] = { 0 };
+
+	test_heap_init(&heap);
+	radix_slab_init(&slab, &heap.alloc);
+	radix_edge_init(&n, 0);
+	for (uint32_t i = 0; i < BLOCKS; i++) {
+		key[0] = i;
+		ck_assert_int_eq(radix_edge_append(&slab, &n, g, key, i, i + 1), 0);
+	}
+	ck_assert_uint_eq(n.n_blocks, BLOCKS);
+	ck_assert_uint_eq(radix_edge_tick_at(&slab, &n, 0), 1);
+	ck_assert_uint_eq(radix_edge_tick_at(&slab, &n, BLOCKS - 1), BLOCKS);
+	radix_edge_clear(&slab, &n, g);
+	radix_slab_deinit(&slab);
+	ck_assert_uint_eq(heap.live_blocks, 0);
+}
+END_TEST
+
 static void add_case(Suite *s, const char *name, void (*setup)(void))
 {
 	TCase *tc = tcase_create(name);
@@ -440,6 +468,7 @@ static void add_case(Suite *s, const char *name, void (*setup)(void))
 	tcase_add_test(tc, match_and_pin_write_no_recency);
 	tcase_add_test(tc, flush_leaves_other_roots_and_pinned_paths);
 	tcase_add_test(tc, dump_shows_each_edge);
+	tcase_add_test(tc, an_edge_outgrows_its_recencies);
 	suite_add_tcase(s, tc);
 }
 
