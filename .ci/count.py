@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Add up the test cases of meson's JUnit logs and print one line: N passed, N failed, N skipped.
+"""Add up the test cases of meson's JUnit logs: names those that failed, then prints one line,
+N passed, N failed, N skipped.
 
 Exits 1 when a case failed or none passed, so that a run which tested nothing is not a success.
 """
@@ -14,6 +15,7 @@ def main(paths):
             kinds = {child.tag for child in case}
             if kinds & {"failure", "error"}:
                 failed += 1
+                print(f"failed: {case.get('classname', '')} {case.get('name', '')} ({path})")
             elif "skipped" in kinds:
                 skipped += 1
             else:
