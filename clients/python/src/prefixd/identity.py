@@ -12,12 +12,10 @@ from __future__ import annotations
 import base64
 import hashlib
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, Dict, Optional
+from typing import Any, Dict, Optional
 
 from .errors import PrefixdError, Status
-
-if TYPE_CHECKING:
-    from .core import NamespaceOptions
+from .values import KEYS_DIGEST, KEYS_TOKENS, NS_EXTRA, NS_OPAQUE, NamespaceOptions
 
 __all__ = ["DTYPE_BITS", "Identity", "IdentityError", "dtype_name"]
 
@@ -230,7 +228,7 @@ class Identity:
 
         `extra`: each key ends in 32 bytes for what ids do not say, such as an image's digest.
         """
-        return self._options(key_mode=1, extra=bool(extra), digest_len=0, seed_probe=b"")
+        return self._options(KEYS_TOKENS, NS_EXTRA if extra else 0, digest_len=0, seed_probe=b"")
 
     def digests(self, digest_len: int, seed_probe: bytes) -> NamespaceOptions:
         """Options of a namespace whose keys are the engine's own digests (digest mode).
@@ -245,13 +243,12 @@ class Identity:
         right = "give the engine's digest of a block of tokens 0, 1, 2 ... without a parent, 1 to 64 bytes"
         if not isinstance(seed_probe, (bytes, bytearray, memoryview)) or not 1 <= len(seed_probe) <= 64:
             raise IdentityError(Status.BAD_NAMESPACE, f"it is {_short(seed_probe)}; {right}", "seed_probe")
-        return self._options(key_mode=2, extra=False, digest_len=digest_len, seed_probe=bytes(seed_probe))
+        return self._options(KEYS_DIGEST, 0, digest_len=digest_len, seed_probe=bytes(seed_probe))
 
-    def _options(self, **keys: Any) -> NamespaceOptions:
-        from .core import NamespaceOptions  # here, so that identities can be made without the client
-
+    def _options(self, key_mode: int, flags: int, digest_len: int, seed_probe: bytes) -> NamespaceOptions:
         return NamespaceOptions(
-            opaque=self.opaque,
+            key_mode=key_mode,
+            flags=flags | (NS_OPAQUE if self.opaque else 0),
             model=_on_wire("model", self.model),
             revision=_on_wire("revision", self.revision),
             dtype=self.dtype,
@@ -267,7 +264,8 @@ class Identity:
             tp_size=1,
             tp_rank=0,
             engine=_on_wire("engine", self.engine),
-            **keys,
+            digest_len=digest_len,
+            seed_probe=seed_probe,
         )
 
     def __repr__(self) -> str:
