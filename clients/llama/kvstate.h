@@ -13,14 +13,16 @@
 #ifndef KVSTATE_H
 #define KVSTATE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 struct llama_context;
+struct llama_context_params;
 struct kvstate;
 
 enum {
-	_KVSTATE_OK,
+	KVSTATE_OK,
 	KVSTATE_UNSUPPORTED, /* this model's or context's state cannot be cut into blocks */
 	KVSTATE_FOREIGN,     /* libllama gave a blob of another layout than this file knows */
 	KVSTATE_NO_ROOM,     /* libllama did not take the blob; the sequence is empty */
@@ -32,11 +34,23 @@ struct kvstate_shape {
 	uint32_t block_tokens;
 	uint64_t block_bytes; /* K and V rows of all layers for block_tokens tokens */
 	uint32_t kv_heads, head_dim;
-	char type_k[16], type_v[16]; /* ggml's names: f16, q8_0 ... */
-	int transposed;              /* 1: V is stored transposed (no flash attention): refused */
+	uint32_t rot_k, rot_v;       /* width of the rotation of quantized K and V; 0: none */
+	int plain;                   /* 1: block_bytes follows from the five numbers and the type */
+	char type_k[16], type_v[16]; /* ggml's names: f16, q8_0 ...; "mixed" by layer */
 };
 
+/* Whether the libllama that was loaded is the one of the header.  False: `why` says what is. */
+bool kvstate_check_library(char *why, size_t why_len);
 /*
+ * What of libllama and of a context's parameters changes the bits of K/V, as a line of text; also
+ * what this processor can, since another rounds otherwise.
+ */
+void kvstate_settings(const struct llama_context_params *params, char *ret, size_t len);
+
+/*
+ * All contexts must have been made with n_seq_max >= 2 (sequence 1 is this file's, and empty
+ * between calls), kv_unified, and flash attention enabled.
+ *
  * Finds out the shape: decodes a few tokens into sequence 0 of the still empty context, looks at
  * their blob, and empties the sequence again.  Return: 0; -ENOMEM; a code of above, with a sentence
  * in `why` (why_len bytes).
