@@ -401,10 +401,10 @@ class Session:
         status = frame.status
         if status in _FATAL or status >= Status.GONE:
             status = Status.PROTOCOL
-        error = PrefixdError(status, f"{op}: {e['text']}", e["field"], e["retry_after_us"] / 1e6)
+        refusal = PrefixdError(status, f"{op}: {e['text']}", e["field"], e["retry_after_us"] / 1e6)
         if frame.status in _FATAL or status == Status.SELF_TEST:
             self.drop(Lost("the daemon refused this client's frames"))
-        raise error
+        raise refusal
 
     def bad_reply(self, op: str, field: str) -> PrefixdError:
         """A reply that cannot be right: the connection ends."""

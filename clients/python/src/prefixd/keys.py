@@ -104,7 +104,7 @@ def of_tokens(
 
 
 def _view(a: npt.NDArray[Any]) -> memoryview:
-    return memoryview(np.ascontiguousarray(a).reshape(-1).view(np.uint8)) if a.size else memoryview(b"")
+    return np.ascontiguousarray(a).reshape(-1).view(np.uint8).data if a.size else memoryview(b"")
 
 
 def of_digests(digests: Digests, block_tokens: int, key_len: int) -> Keys:
@@ -120,12 +120,14 @@ def slots_of(runs: U32, n: int, n_slots: int) -> Slots:
             raise PrefixdError(Status.PROTOCOL, f"no slots for {n} blocks", "runs")
         return NO_SLOTS
     wide = runs.astype(np.int64)
-    start, length = wide[:, 0], wide[:, 1]
+    start: Slots = wide[:, 0]
+    length: Slots = wide[:, 1]
     if length.min() < 1 or (start + length).max() > n_slots or int(length.sum()) != n:
         raise PrefixdError(Status.PROTOCOL, f"they are not {n} slots of a pool of {n_slots}", "runs")
     if len(runs) == 1:
         first = int(start[0])
         return np.arange(first, first + n, dtype=np.int64)
     # Block i of a run that begins at position p lies at start + (i - p).
-    position = np.cumsum(length) - length
-    return np.repeat(start - position, length) + np.arange(n, dtype=np.int64)
+    position: Slots = np.cumsum(length) - length
+    offset: Slots = np.repeat(start - position, length)
+    return offset + np.arange(n, dtype=np.int64)

@@ -17,13 +17,13 @@ import numpy.typing as npt
 
 from .errors import PrefixdError, Status
 
-_PATH_BITS = 48  # of a reuse counter: below them the daemon's, above them the life's
-_MASK = (1 << _PATH_BITS) - 1
+_REUSE_BITS = 48  # of a reuse counter: below them the daemon's, above them the life's
+_MASK = (1 << _REUSE_BITS) - 1
 
 
 def reuse_of(life: int, reuse: int) -> int:
     """A reuse counter as callers see it: with the life that it belongs to."""
-    return life << _PATH_BITS | (reuse & _MASK)
+    return life << _REUSE_BITS | (reuse & _MASK)
 
 
 def _map(fd: int, length: int, writable: bool) -> mmap.mmap:
@@ -102,11 +102,12 @@ class Pool:
         Ask after reading: what was read from a stale slot is not to be used.  Blocks that a lease holds
         are never reused.
         """
-        lost = reuse >> _PATH_BITS != self.life
+        lost = reuse >> _REUSE_BITS != self.life
         if isinstance(slot, np.ndarray):
             outside = (slot < 0) | (slot >= self.n_slots)
             newer = self._generations[np.where(outside, 0, slot)] > (reuse & _MASK)
-            return outside | newer | lost
+            gone: npt.NDArray[np.bool_] = outside | newer | lost
+            return gone
         if lost or not 0 <= slot < self.n_slots:
             return True
         return bool(self._generations[slot] > (reuse & _MASK))
