@@ -7,8 +7,9 @@ JOBS ?= $(shell nproc)
 TRACE ?=
 TRACES ?=
 PREFIX ?=
+ENGINES ?=
 
-.PHONY: help demo check build bench bench-reference bench-large fuzz mutants coverage format lint nightly install clean \
+.PHONY: help demo check check-engines build bench bench-reference bench-large fuzz mutants coverage format lint nightly install clean \
 	deps
 
 help: ## what can be typed here
@@ -19,6 +20,10 @@ demo: build ## run the main job: a daemon, four workers, a workload (TRACE=FILE:
 
 check: build ## pass the tests; the last line counts them
 	@.ci/check $(BUILD) --no-suite nightly
+
+check-engines: build ## real engines on it, in environments under build/engines (ENGINES="llama vllm sglang lmcache")
+	@.ci/deps --engines
+	@tests/engines/run.py $(BUILD) $(ENGINES)
 
 build: deps $(BUILD)/build.ninja ## build/bin/prefixd, prefixctl, prefixd-replay
 	@ninja -C $(BUILD) -j $(JOBS) $(NINJA_QUIET)

@@ -66,7 +66,9 @@ class Conversation:
     def __init__(self, worker, system_tokens):
         self.worker = worker
         sentences = system_tokens // 24
-        while len(self.ids := worker.tokenize(f"<|im_start|>system\n{system_text(sentences)}<|im_end|>\n")) < system_tokens:
+        self.ids = []
+        while len(self.ids) < system_tokens:
+            self.ids = worker.tokenize(f"<|im_start|>system\n{system_text(sentences)}<|im_end|>\n")
             sentences += 1
         self.system_tokens = len(self.ids)
 

@@ -1,4 +1,4 @@
-"""A vLLM engine as a child process of a test: a tiny model of random weights, requests by JSON lines.
+"""A vLLM engine as a child process of a test: requests by JSON lines.
 
     vllm_driver.py '{"model": DIR, "connector": {...} or null, ...}'
 
@@ -43,7 +43,7 @@ class Engine:
             }
         extra.update(config.get("engine", {}))
         self.llm = LLM(
-            model=config["model"], load_format="dummy", skip_tokenizer_init=True, enforce_eager=True, seed=0,
+            model=config["model"], skip_tokenizer_init=True, enforce_eager=True, seed=0,
             dtype="float32", max_model_len=2048, max_num_seqs=8, block_size=32, disable_log_stats=False, **extra,
         )  # fmt: skip
 
