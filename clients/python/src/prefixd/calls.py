@@ -288,11 +288,15 @@ class NamespaceCore:
 
         def once() -> Steps[v.ProbeResult]:
             root = self._root(owner)
-            # Bits do not depend on each other where one byte ends and the next begins.
+            # Parts begin with a byte of the bitmap.
             per_frame = self._per_frame(_salt_len(root)) & ~7
             if not per_frame and keys.n:
                 raise PrefixdError(Status.LIMIT, "no key fits into the daemon's frames")
-            done, counts, bits = 0, [0, 0, 0], []
+            found = np.zeros(keys.n, np.bool_)
+            # A token key is known by its path only, which PROBE cannot go on with; digests by themselves.
+            parts = bitmap and self.options.key_mode == v.KEYS_DIGEST
+            done = 0
+            first: Dict[str, Any] = {}
             while True:
                 n = min(keys.n - done, per_frame)
                 values = {
@@ -305,15 +309,15 @@ class NamespaceCore:
                 raw = np.frombuffer(rep["bitmap"], np.uint8)
                 if bitmap and 8 * raw.size < n:
                     raise self._session.bad_reply("PROBE", "bitmap")
-                if sum(counts) == done:
-                    for i, name in enumerate(("n_device", "n_host", "n_redis")):
-                        counts[i] += rep[name]
-                bits.append(np.unpackbits(raw, bitorder="little")[:n].astype(np.bool_))
+                if bitmap:
+                    found[done : done + n] = np.unpackbits(raw, bitorder="little")[:n]
+                first = first or rep
                 done += n
-                if not bitmap or done == keys.n:
+                if not parts or done == keys.n:
                     break
-            found = np.concatenate(bits) if bitmap else None
-            return v.ProbeResult(counts[0], counts[1], counts[2], rep["root"], found)
+            return v.ProbeResult(
+                first["n_device"], first["n_host"], first["n_redis"], first["root"], found if bitmap else None
+            )
 
         return (yield from self._session.retried(call, self._opened, once))
 
@@ -417,7 +421,7 @@ class LeaseCore:
         self._n_path = walk.n_device
         self._reserved = 0
         self._load = walk.load
-        self._result = self._ns._result(walk, self._loading())
+        self._result = self._ns._result(walk, walk.load is not None)
 
     # ---- looking ----
 
@@ -452,9 +456,6 @@ class LeaseCore:
 
     def _alive(self) -> bool:
         return self._session.connected and self._session.life == self._life
-
-    def _loading(self) -> bool:
-        return self._load is not None and self._load.end is None
 
     def __del__(self) -> None:
         if self._ended or os.getpid() != self._session.pid or not self._alive():
@@ -512,9 +513,9 @@ class LeaseCore:
         self._tail = asked.keys.tail
         self._n_tokens = asked.n_tokens
         # A lease has one load at a time: one that has not ended runs still, and no other was begun.
-        if walk.load is not None and not self._loading():
+        if walk.load is not None and (self._load is None or self._load.end is not None):
             self._load = walk.load
-        return self._ns._result(walk, self._loading())
+        return self._ns._result(walk, self._load is not None)
 
     def _more(
         self,

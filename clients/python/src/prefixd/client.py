@@ -251,7 +251,7 @@ class Namespace(calls.NamespaceCore):
     ) -> v.ProbeResult:
         """What a match would find, without a lease and without recency: for routers.
 
-        Without `bitmap` keys beyond one frame are not looked at.
+        Keys beyond one frame are not looked at, but for the bitmap of digests: its bits are of all keys.
         """
         call = self.client._begin(deadline)
         keys = self._keys(tokens, digests, extra)

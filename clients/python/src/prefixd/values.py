@@ -164,7 +164,7 @@ class MatchResult(NamedTuple):
     reuse: int  # for Pool.stale
     root: bytes  # differs whenever namespace, tenant or salt do
     slots: Slots  # device slots of the n_device blocks, in path order
-    loading: bool  # a load runs for this lease: load_wait tells its end
+    loading: bool  # a load was begun for this lease: load_wait tells its end, then extend its slots
 
 
 class WaitResult(NamedTuple):
