@@ -7,7 +7,7 @@ of that view without gaps.  No byte is touched outside the view and the slot, wh
 
 from __future__ import annotations
 
-from typing import Any, Callable, List, Optional
+from typing import Any, Dict, Iterator, List, Tuple
 
 import numpy as np
 import torch
@@ -15,6 +15,8 @@ import torch
 from .identity import Geometry
 
 __all__ = ["HostPages"]
+
+_INTEGERS: Dict[int, torch.dtype] = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 class HostPages:
@@ -28,6 +30,7 @@ class HostPages:
         self._pool = pool
         self._geometry = geometry
         self._tokens = geometry.page_tokens
+        self._as = _INTEGERS[pool.dtype.itemsize]
         views = self._views(0)
         size = sum(view.numel() * view.element_size() for view in views)
         if size != geometry.page_bytes:
@@ -39,37 +42,35 @@ class HostPages:
         if any(view.device.type != "cpu" for view in views):
             raise ValueError(f"{geometry.pool} is not in host memory")
 
-    def starts(self, indices: torch.Tensor, pages: int) -> Optional[List[int]]:
-        """The first index of each page; None where `indices` are not so many whole pages of the pool."""
+    def starts(self, indices: torch.Tensor, pages: int) -> List[int]:
+        """The first index of each page.  ValueError: `indices` are not so many whole pages of the pool."""
         tokens = self._tokens
-        if indices is None or indices.numel() != pages * tokens:
-            return None
-        table = indices.reshape(pages, tokens)
-        first = table[:, :1]
-        whole = (table == first + torch.arange(tokens, dtype=table.dtype, device=table.device)).all()
-        inside = ((first >= 0) & (first % tokens == 0) & (first + tokens <= self._pool.size)).all()
-        return first.flatten().tolist() if bool(whole) and bool(inside) else None
+        if indices.numel() == pages * tokens:
+            table = indices.reshape(pages, tokens)
+            first = table[:, :1]
+            whole = (table == first + torch.arange(tokens, dtype=table.dtype, device=table.device)).all()
+            inside = ((first >= 0) & (first % tokens == 0) & (first + tokens <= self._pool.size)).all()
+            if bool(whole) and bool(inside):
+                return first.flatten().tolist()
+        raise ValueError(f"{indices.numel()} indices are not {pages} whole pages of the host pool")
 
-    def source(self, start: int) -> Callable[[np.ndarray], None]:
-        """What fills a slot (writable uint8, page_bytes long) with the page at `start`."""
-        return lambda slot: self._copy(start, slot, store=True)
+    def store(self, start: int, slot: np.ndarray) -> None:
+        """The page at `start` into a slot: uint8, page_bytes long."""
+        for view, part in self._parts(start, slot):
+            np.copyto(part, view)
 
-    def target(self, start: int) -> Callable[[np.ndarray], None]:
-        """What fills the page at `start` from a slot."""
-        return lambda slot: self._copy(start, slot, store=False)
+    def load(self, start: int, slot: np.ndarray) -> None:
+        """A slot into the page at `start`."""
+        for view, part in self._parts(start, slot):
+            np.copyto(view, part)
 
-    def _copy(self, start: int, slot: np.ndarray, store: bool) -> None:
+    def _parts(self, start: int, slot: np.ndarray) -> Iterator[Tuple[np.ndarray, np.ndarray]]:
         at = 0
-        block = torch.from_numpy(slot)
-        for view in self._views(start):
-            size = view.numel() * view.element_size()
-            part = block[at : at + size].view(view.dtype).view(view.shape)
-            at += size
-            # Both ways a copy of exactly these elements; torch lets other threads run meanwhile.
-            if store:
-                part.copy_(view)
-            else:
-                view.copy_(part)
+        for tensor in self._views(start):
+            # numpy has no bfloat16, and no conversion is wanted: elements travel as integers of their size.
+            view = tensor.view(self._as).numpy()
+            yield view, slot[at : at + view.nbytes].view(view.dtype).reshape(view.shape)
+            at += view.nbytes
 
     def _views(self, start: int) -> List[torch.Tensor]:
         pool, tokens = self._pool, self._tokens

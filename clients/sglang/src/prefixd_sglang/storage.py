@@ -11,6 +11,7 @@ import logging
 import time
 from typing import Any, Callable, Dict, List, Optional, Tuple, TypeVar
 
+import numpy as np
 import torch
 from sglang.srt.mem_cache.hicache_storage import (
     HiCacheStorage,
@@ -23,8 +24,9 @@ from sglang.srt.mem_cache.hicache_storage import (
 from sglang.srt.mem_cache.utils import get_hash_str
 from sglang.version import __version__ as SGLANG_VERSION
 
-from prefixd import BlockStore, Owner
+from prefixd import Owner
 
+from .chains import ChainStore
 from .identity import Settings, geometry_of, identity_of, settings_of
 from .pages import HostPages
 
@@ -35,6 +37,7 @@ log = logging.getLogger("prefixd.sglang")
 T = TypeVar("T")
 
 _DIGEST = 32  # bytes of SGLang's page hashes, SHA-256
+_CONNECT = 10.0  # seconds that the start may wait for the daemon to make the pool
 _SAY_EVERY = 60.0  # seconds between two log lines of a kind
 
 
@@ -51,7 +54,7 @@ class PrefixdHiCache(HiCacheStorage):
             raise ValueError("model_name: SGLang gives none; set --served-model-name or --model-path")
         self._config = storage_config
         self._owner = Owner(tenant=self.settings.tenant, salt=self.settings.salt)
-        self._store: Optional[BlockStore] = None
+        self._store: Optional[ChainStore] = None
         self._pages: Optional[HostPages] = None
         self._said: Dict[str, float] = {}
         self._refused: Optional[str] = None
@@ -68,10 +71,13 @@ class PrefixdHiCache(HiCacheStorage):
         super().register_mem_pool_host(mem_pool_host)
         self.close()
         self._pages = pages
-        self._store = BlockStore(
-            self.settings.socket, identity.digests(_DIGEST, probe), self._owner, deadline=self.settings.deadline
-        )
-        log.info("pages of %s are kept in prefixd", identity)
+        self._store = ChainStore(
+            self.settings.socket, identity.digests(_DIGEST, probe), self._owner, deadline=self.settings.deadline,
+            name=f"sglang tp{self._config.tp_rank} pp{self._config.pp_rank}",
+        )  # fmt: skip
+        # Now, since a new pool may take longer than a request may wait.  A daemon that comes later is found later.
+        there = self._store.connect(_CONNECT)
+        log.info("pages of %s are kept in prefixd%s", identity, "" if there else ", which does not answer yet")
 
     def register_mem_host_pool_v2(self, host_pool: Any, host_pool_name: Any) -> None:
         super().register_mem_host_pool_v2(host_pool, host_pool_name)
@@ -97,7 +103,7 @@ class PrefixdHiCache(HiCacheStorage):
     def batch_set_v1(
         self, keys: List[str], host_indices: torch.Tensor, extra_info: Optional[HiCacheStorageExtraInfo] = None
     ) -> List[bool]:
-        return self._safely("batch_set_v1", lambda: self._set(keys, host_indices), [False] * len(keys))
+        return self._safely("batch_set_v1", lambda: self._set(keys, host_indices, extra_info), [False] * len(keys))
 
     def batch_exists_v2(
         self,
@@ -170,44 +176,37 @@ class PrefixdHiCache(HiCacheStorage):
 
     def _count(self, keys: List[str]) -> int:
         store, _ = self._ready()
-        digests = _digests(keys)
-        found = store.contains(digests) if digests else []
-        return found.index(False) if False in found else len(found)
+        return store.count_chain(_digests(keys), deadline=self.settings.probe_deadline)
 
     def _get(self, keys: List[str], indices: torch.Tensor) -> List[bool]:
         store, pages = self._ready()
         starts = pages.starts(indices, len(keys))
-        if starts is None:
-            raise ValueError("the indices are not whole pages of the host pool")
-        digests = _digests(keys)
-        got = store.get(digests, [pages.target(start) for start in starts[: len(digests)]])
-        return got + [False] * (len(keys) - len(got))
+        n = store.read_chain(_digests(keys), lambda i, slot: pages.load(starts[i], slot))
+        return [True] * n + [False] * (len(keys) - n)
 
-    def _set(self, keys: List[str], indices: torch.Tensor) -> List[bool]:
+    def _set(self, keys: List[str], indices: torch.Tensor, info: Optional[HiCacheStorageExtraInfo]) -> List[bool]:
         store, pages = self._ready()
         starts = pages.starts(indices, len(keys))
-        if starts is None:
-            raise ValueError("the indices are not whole pages of the host pool")
-        digests = _digests(keys)
-        put = store.put(digests, [pages.source(start) for start in starts[: len(digests)]])
-        return put + [False] * (len(keys) - len(put))
+        before = _digests((info.prefix_keys or [])[-1:]) if info is not None else []
+        stored = store.write_chain(
+            _digests(keys), lambda i, slot: pages.store(starts[i], slot), parent=before[0] if before else b""
+        )
+        return stored + [False] * (len(keys) - len(stored))
 
     def _get_flat(self, keys: List[str], targets: Optional[List[torch.Tensor]]) -> List[Optional[torch.Tensor]]:
         store, _ = self._ready()
-        outs = targets if targets is not None else [None] * len(keys)
+        outs = list(targets) if targets is not None else [None] * len(keys)
         outs = [self.mem_pool_host.get_dummy_flat_data_page() if out is None else out for out in outs]
-        digests = _digests(keys)
-        got = store.get(digests, [_bytes_of(out) for out in outs[: len(digests)]])
-        return [out if i < len(got) and got[i] else None for i, out in enumerate(outs)]
+        n = store.read_chain(_digests(keys), lambda i, slot: np.copyto(_bytes_of(outs[i]), slot))
+        return outs[:n] + [None] * (len(keys) - n)
 
     def _set_flat(self, keys: List[str], values: List[torch.Tensor]) -> bool:
         store, _ = self._ready()
-        digests = _digests(keys)
-        if len(digests) != len(keys) or len(values) != len(keys):
-            return False
-        return all(store.put(digests, [_bytes_of(value.contiguous()) for value in values]))
+        flat = [_bytes_of(value) for value in values]
+        stored = store.write_chain(_digests(keys), lambda i, slot: np.copyto(slot, flat[i]))
+        return len(stored) == len(keys) and all(stored)
 
-    def _ready(self) -> Tuple[BlockStore, HostPages]:
+    def _ready(self) -> Tuple[ChainStore, HostPages]:
         if self._refused is not None:
             raise RuntimeError(f"host pool {self._refused} was refused")
         if self._store is None or self._pages is None:
@@ -240,5 +239,6 @@ def _digests(keys: List[str]) -> List[bytes]:
     return out
 
 
-def _bytes_of(tensor: torch.Tensor) -> Any:
-    return tensor.view(torch.uint8).numpy()
+def _bytes_of(page: torch.Tensor) -> np.ndarray:
+    """A flat page's bytes where they lie, or of a copy if it is not contiguous."""
+    return page.contiguous().view(torch.uint8).flatten().numpy()
