@@ -277,7 +277,11 @@ class Identity:
             self.wire_layout + (" (opaque)" if self.opaque else ""),
             self.engine,
         ]
-        parts += [f"{name} {getattr(self, name)}" for name in ("adapter", "windows", "scales") if getattr(self, name)]
+        parts += [
+            f"{name} {getattr(self, name)}"
+            for name in ("adapter", "windows", "scales")
+            if getattr(self, name)
+        ]
         return f"<Identity {', '.join(parts)}>"
 
 
@@ -332,7 +336,9 @@ def _block_bytes(given: Dict[str, Any], block_bytes: Optional[int]) -> int:
     if given["opaque"]:
         if block_bytes is None:
             raise IdentityError(
-                Status.MISSING_FIELD, f"an opaque layout's size is not computed; {_RIGHT['block_bytes']}", "block_bytes"
+                Status.MISSING_FIELD,
+                f"an opaque layout's size is not computed; {_RIGHT['block_bytes']}",
+                "block_bytes",
             )
         return _number("block_bytes", block_bytes, 1, _BLOCK_BYTES_MAX)
     if bits is None:
