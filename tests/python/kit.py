@@ -173,7 +173,7 @@ class Fake:
             "version": 1, "session": 1, "max_frame": 1 << 20, "max_keys": 65536, "max_namespaces": 16,
             "max_leases": 100, "op_ids_kept": 10, "op_ids_kept_ms": 1000, "daemon": "fake", "tenants": tenants,
         }  # fmt: skip
-        return self.reply(h, {**fields, **changes})
+        return self.reply(h, {**fields, **changes}, op="HELLO")
 
     def opened(self, h, body, **changes):
         """(frame, descriptors) of OPEN, with a pool of four slots."""
