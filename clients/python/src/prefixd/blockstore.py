@@ -18,8 +18,6 @@ import time
 import weakref
 from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, TypeVar, Union
 
-import numpy as np
-
 from . import many
 from .calls import ISLAND, NO_TAIL, PROMOTE, micros
 from .client import Client, Lease, Namespace
@@ -33,6 +31,7 @@ __all__ = ["BlockStore", "Hit", "digest_of"]
 
 Key = Union[bytes, bytearray, memoryview, str]
 T = TypeVar("T")
+Step = Callable[[Connection, Namespace, float], T]  # what a call does, until when
 
 _LOAD_SHARE = 0.75  # of the time left goes to loads, the rest to fetch and read what came
 _BUSY_TRIES = 3  # RESERVEs in a row that may find no slot free
@@ -114,9 +113,7 @@ class BlockStore:
 
     # ---- asking ----
 
-    def _run(
-        self, what: str, deadline: Optional[float], do: Callable[[Connection, Namespace, float], T]
-    ) -> Optional[T]:
+    def _run(self, what: str, deadline: Optional[float], do: Step[T]) -> Optional[T]:
         """Everything that asks the daemon goes through here; None: it failed, and that is counted.
 
         `do` gets a connection that nobody else uses meanwhile, the namespace, and when the call is to end.
@@ -142,7 +139,7 @@ class BlockStore:
         if not self._gate.enter():
             raise Away("the daemon did not answer a moment ago")
 
-    def _with(self, conn: Connection, until: float, do: Callable[[Connection, Namespace, float], T]) -> T:
+    def _with(self, conn: Connection, until: float, do: Step[T]) -> T:
         if conn.ns is None:
             conn.ns = conn.client.open(self.options, deadline=left(until))
         done = do(conn, conn.ns, until)
@@ -269,7 +266,7 @@ class BlockStore:
 
     def _waiting(
         self,
-        do: Callable[[Connection, Namespace, float], Hit],
+        do: Step[Hit],
         deadline: Optional[float],
         wait: float,
         n: int,
@@ -319,10 +316,11 @@ class BlockStore:
     def insert(
         self, keys: Sequence[Key], first: int, blocks: Sequence[Source], *, deadline: Optional[float] = None
     ) -> int:
-        """Stores the blocks of keys[first : first + len(blocks)]; -> how many of them, from `first` on, are stored now.
+        """Stores the blocks of keys[first : first + len(blocks)]; -> how many of them are stored now.
 
-        `keys` begins with the path's first block.  Those before `first` must be stored already: a path has
-        no holes.  Blocks that are stored already are not copied again, and count.
+        They are counted from `first` on.  `keys` begins with the path's first block.  Those before `first`
+        must be stored already: a path has no holes.  Blocks that are stored already count, and are not copied
+        again.
         """
         self.tally.add(inserts=1)
         done = [0]
@@ -402,7 +400,7 @@ class BlockStore:
     def _fill(
         self, lease: Lease, first: int, blocks: Sequence[Source], done: List[int], until: float
     ) -> Optional[int]:
-        """Reserves, copies and commits blocks[done[0]:] as places first + ... of the path; -> the last reuse counter.
+        """Reserves, copies and commits blocks[done[0]:] as places first + ...; -> the last reuse counter.
 
         done[0] counts what is stored, also when this raises; the release gives back what was reserved.
         """
@@ -452,7 +450,7 @@ class BlockStore:
     # ---- flat keys ----
 
     def contains(self, keys: Sequence[Key], *, deadline: Optional[float] = None) -> List[bool]:
-        """Whether each key was stored a moment ago, in whichever tier; it may be gone when it is asked for."""
+        """Whether each key was stored a moment ago, in whichever tier; it may be gone when asked for."""
         self.tally.add(contains=len(keys))
         if not len(keys):
             return []
@@ -516,7 +514,7 @@ class BlockStore:
     def _each(
         self, conn: Connection, ns: Namespace, until: float, digests: Sequence[bytes], flags: int
     ) -> List[Optional[Hit]]:
-        """A lease of each key by itself, wherever its block hangs, in one round trip; None: refused, and counted."""
+        """A lease of each key, wherever its block hangs, in one round trip; None: refused, and counted."""
         leases = [Lease(ns) for _ in digests]
         call = conn.client._begin(left(until))
         share = micros(_LOAD_SHARE * left(until)) if flags & PROMOTE else 0
@@ -528,8 +526,9 @@ class BlockStore:
                 self._failed("match", error)
                 hits.append(None)
                 continue
-            hits.append(Hit(self, conn, lease))
-            hits[-1]._look(lease.result.reuse)
+            hit = Hit(self, conn, lease)
+            hit._look(lease.result.reuse)
+            hits.append(hit)
         return hits
 
     def put(
@@ -551,7 +550,7 @@ class BlockStore:
                 raise Refused(f"{len(blocks)} blocks for {len(keys)} keys")
             for i, key in enumerate(keys):
                 places.append(first.setdefault(self._digest(key), i))
-            todo = [(digest, i) for digest, i in first.items()]
+            todo = list(first.items())
             n, tries = _window(ns), 0
             while todo:
                 busy = self._put(conn, ns, until, todo[:n], blocks, done)

@@ -172,7 +172,7 @@ class Identity:
         opaque: bool = False,
     ) -> None:
         # The sentinel only turns Python's TypeError into a refusal that names the field.
-        given = {
+        given: Dict[str, Any] = {
             "model": _text("model", model),
             "revision": _text("revision", revision),
             "dtype": _text("dtype", dtype),
@@ -294,14 +294,14 @@ def _short(value: object) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-def _present(field: str, value: object) -> None:
+def _present(field: str, value: Any) -> None:
     if value is _REQUIRED:
         raise IdentityError(Status.MISSING_FIELD, f"it was not given; {_RIGHT[field]}", field)
     if value is None:
         raise IdentityError(Status.MISSING_FIELD, f"it is None; {_RIGHT[field]}", field)
 
 
-def _text(field: str, value: object, may_be_empty: bool = False) -> str:
+def _text(field: str, value: Any, may_be_empty: bool = False) -> str:
     _present(field, value)
     if not isinstance(value, str):
         raise _wrong(field, f"it is {_short(value)}, no text")
@@ -320,12 +320,12 @@ def _text(field: str, value: object, may_be_empty: bool = False) -> str:
     return value
 
 
-def _number(field: str, value: object, low: int, high: int) -> int:
+def _number(field: str, value: Any, low: int, high: int) -> int:
     _present(field, value)
     # bool is an int to Python; numpy's integers are not, but mean one.
     if isinstance(value, bool) or not hasattr(value, "__index__"):
         raise _wrong(field, f"it is {_short(value)}, no whole number")
-    number = value.__index__()
+    number: int = value.__index__()
     if not low <= number <= high:
         raise _wrong(field, f"it is {number}")
     return number
@@ -349,7 +349,7 @@ def _block_bytes(given: Dict[str, Any], block_bytes: Optional[int]) -> int:
     elements = 2 * given["layers"] * given["kv_heads"] * given["head_dim"] * given["block_tokens"]
     if elements * bits % 8:
         raise _wrong("block_tokens", "a block of this type would end within a byte")
-    computed = elements * bits // 8
+    computed = int(elements * bits // 8)
     if not computed <= _BLOCK_BYTES_MAX:
         raise _wrong("layers", f"a block of {computed} bytes is not believable")
     if block_bytes is not None and _number("block_bytes", block_bytes, 1, _BLOCK_BYTES_MAX) != computed:
