@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import sys
+import time
 
 
 def environment():
@@ -100,13 +101,33 @@ class Engine:
             digests.append(digest.hexdigest())
         return {"blocks": digests}
 
-    def idle(self, steps=50):
+    def idle(self, seconds=20):
         """Steps without requests: what ends behind the last request ends here."""
-        for _ in range(steps):
-            if not self.core.scheduler.has_requests():
-                break
+        if not hasattr(self.llm.llm_engine.engine_core, "engine_core"):
+            time.sleep(0.01)  # it steps by itself in a process of its own
+            return {}
+        until = time.monotonic() + seconds
+        while self.core.scheduler.has_requests() and time.monotonic() < until:
             self.llm.llm_engine.step()
-        return {"free": self.core.scheduler.kv_cache_manager.block_pool.get_num_free_blocks()}
+        return {
+            "free": self.core.scheduler.kv_cache_manager.block_pool.get_num_free_blocks(),
+            "busy": self.core.scheduler.has_requests(),
+        }
+
+    def abort(self, prompts, steps):
+        """Requests that are aborted after so many steps: in mid-load, in mid-prefill, in mid-answer."""
+        from vllm import SamplingParams
+
+        sampling = SamplingParams(temperature=0, max_tokens=200, ignore_eos=True, detokenize=False)
+        engine = self.llm.llm_engine
+        names = [f"aborted-{steps}-{i}" for i in range(len(prompts))]
+        for name, ids in zip(names, prompts):
+            engine.add_request(name, {"prompt_token_ids": ids}, sampling)
+        for _ in range(steps):
+            engine.step()
+        unfinished = engine.get_num_unfinished_requests()
+        engine.abort_request(names)
+        return dict(self.idle(), unfinished=unfinished)
 
 
 def main():
@@ -124,7 +145,7 @@ def main():
         answer({"refused": f"{type(error).__name__}: {error}"})
         raise
     answer({"ready": True})
-    for line in sys.stdin:
+    for line in sys.stdin:  # one request at a time
         request = json.loads(line)
         op = request.pop("op")
         if op == "quit":
@@ -135,6 +156,7 @@ def main():
             answer({"error": f"{type(error).__name__}: {error}"})
             raise
     engine.llm.llm_engine.engine_core.shutdown()
+    engine = None
     answer({"ended": True})
 
 
