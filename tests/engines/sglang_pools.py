@@ -156,6 +156,15 @@ def hashes(tokens, spec, prior=None):
     return get_storage_hash_str(list(tokens), prior, page_size=spec["page"])
 
 
+class Key(list):
+    """A request's tokens with the namespaces that SGLang gives its hashes."""
+
+    def __init__(self, token_ids, extra_key=None, cache_salt=None):
+        super().__init__(token_ids)
+        self.extra_key = extra_key
+        self.cache_salt = cache_salt
+
+
 class Handle:
     """What HybridCacheController wants to know of a request."""
 
