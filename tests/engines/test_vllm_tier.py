@@ -183,6 +183,19 @@ def threads():
 
 
 class Case(unittest.TestCase):
+    def begun(self, transfers):
+        until = time.monotonic() + 5
+        while not transfers._running:
+            self.assertLess(time.monotonic(), until, "no job begins")
+            time.sleep(0.0002)
+
+    def asked(self, host, keys, context):
+        """The tier's answers, without the host tier: nothing is loaded for them."""
+        until = time.monotonic() + 5
+        while LookupResult.RETRY in [host.tier.lookup(key, context) for key in keys]:
+            self.assertLess(time.monotonic(), until, "lookups do not end")
+            host.step()
+
     def right(self, found):
         for key, data in found.items():
             self.assertTrue(np.array_equal(data, bytes_of(key, len(data))), f"wrong bytes of {key.hex()}")
@@ -239,8 +252,7 @@ class Tier(Case):
         key = key_of("later")
         with Daemon(pool_blocks=64) as daemon, Host(daemon) as a, Host(daemon) as b:
             first = b.request()
-            while b.manager.lookup(key, first) is LookupResult.RETRY:
-                b.step()
+            self.asked(b, [key], first)
             a.put([key])
             a.settle()
             self.assertIs(LookupResult.MISS, b.manager.lookup(key, first), "an answer does not change for its request")
@@ -253,9 +265,7 @@ class Tier(Case):
             a.put(keys)
             a.settle()
             context = b.request()
-            while b.tier.lookup(keys[0], context) is LookupResult.RETRY or any(
-                    b.tier.lookup(key, context) is LookupResult.RETRY for key in keys):
-                b.step()
+            self.asked(b, keys, context)
             self.assertEqual({LookupResult.HIT}, {b.tier.lookup(key, context) for key in keys})
             daemon.ctl("--yes", "evict", "3")
             results = [b.manager.lookup(key, context) for key in keys]
@@ -329,15 +339,13 @@ class Trouble(Case):
             a.settle(60)
             self.assertEqual(400, a.tier.counts["stored"])
             context = b.request()
-            while any([b.tier.lookup(key, context) is LookupResult.RETRY for key in keys]):
-                b.step()
+            self.asked(b, keys, context)
             for key in keys:
                 self.assertIs(LookupResult.HIT_PENDING, b.manager.lookup(key, context))
             more = [key_of(f"more{i}") for i in range(100)]
             a.put(more)
             b.step()
-            while not b.tier._transfers._running:
-                time.sleep(0.0002)
+            self.begun(b.tier._transfers)
             daemon.kill()
             a.settle()
             b.settle()
@@ -563,16 +571,16 @@ class Memory:
         self.closed += 1
 
 
-class Threads(unittest.TestCase):
+class Threads(Case):
     """The helper threads alone: what no daemon can be made to do at will."""
 
     def transfers(self, store, rows=None, **options):
         rows = np.zeros((16, 64), np.uint8) if rows is None else rows
         given = dict(threads=1, load_deadline=5.0, store_deadline=5.0)
         given.update(options)
-        store = tier_jobs.Store(store if callable(store) else lambda key_len: store)
-        transfers = tier_jobs.Transfers(rows, store, **given)
-        self.addCleanup(store.close)
+        whole = tier_jobs.Store(store if callable(store) else lambda key_len: store)
+        transfers = tier_jobs.Transfers(rows, whole, **given)
+        self.addCleanup(whole.close)
         self.addCleanup(transfers.close)
         return transfers
 
@@ -652,8 +660,7 @@ class Threads(unittest.TestCase):
         self.addCleanup(gate.set)
         transfers = self.transfers(Memory(put=lambda keys, blocks: [gate.wait(5)] * len(keys)), load_deadline=0.05)
         transfers.submit(tier_jobs.Job(1, False, self.keys(1), [0]))
-        while not transfers._running:
-            time.sleep(0.0002)
+        self.begun(transfers)
         transfers.submit(tier_jobs.Job(2, True, self.keys(1), [1]))
         time.sleep(0.1)
         gate.set()
