@@ -69,7 +69,7 @@ pass() {
 }
 
 clean
-for lint in includes sizes forbidden format readmes; do
+for lint in includes sizes forbidden format readmes python; do
 	expect 0 $lint "the clean tree passes"
 done
 
@@ -208,6 +208,19 @@ echo '`pool-blocks`, --help' | plant daemon/README.md
 echo '    prefixd --pool-blocks 5 --slots 3' | catch options README.md "a command line that does not work"
 echo '`pool-blocks`, --help' | plant daemon/README.md
 echo '    prefixd-replay --workers 1' | pass options README.md "another program"
+
+# ---- python -------------------------------------------------------------------------------------
+export MYPY_CACHE_DIR="$dir/mypy" # it is asked often
+py=clients/python/src/p/a.py
+printf 'def f(:\n' | catch python clients/ctl/a.py "what does not compile"
+printf 'match 1:\n    case _:\n        pass\n' | catch python $py "grammar of a later Python"
+printf '# %0108d\n' 0 | pass python $py "110 columns"
+printf '# %0109d\n' 0 | catch python $py "111 columns"
+printf '# %0109d\n' 0 | pass python tests/a.py "111 columns of a test"
+printf 'if True:\n\tpass\n' | catch python $py "a tab"
+printf 'def f(a: int) -> int:\n    return a\n' | pass python $py "types that are right"
+printf 'def f(a: int) -> str:\n    return a\n' | catch python $py "a type that is wrong"
+printf 'def f(a):\n    return a\n' | catch python $py "a type that is missing"
 
 # ---- pure ---------------------------------------------------------------------------------------
 pure() { # pure RC WHAT NAME: compiles standard input and looks at its symbols

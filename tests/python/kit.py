@@ -12,6 +12,7 @@ from pathlib import Path
 TREE = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(TREE / "clients/python/src"), str(TREE / "tests/lib")]
 
+import daemon  # noqa: E402
 import prefixd  # noqa: E402
 from prefixd import wire  # noqa: E402
 
@@ -84,6 +85,16 @@ def wait_until(what, seconds=5.0):
         if value or time.monotonic() >= until:
             return value
         time.sleep(0.005)
+
+
+class Daemon(daemon.Daemon):
+    """A daemon that listens already: its socket's file is there a moment before anybody does."""
+
+    def start(self):
+        super().start()
+        with socket.socket(socket.AF_UNIX) as s:
+            wait_until(lambda: s.connect_ex(self.socket) == 0, 20)
+        return self
 
 
 class Fake:

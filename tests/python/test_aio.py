@@ -12,8 +12,7 @@ import kit
 import numpy as np
 import prefixd
 import prefixd.aio
-from daemon import Daemon
-from kit import BLOCK, OWNER, Fake
+from kit import BLOCK, OWNER, Daemon, Fake
 from prefixd import PrefixdError, Status, wire
 
 

@@ -9,8 +9,7 @@ import warnings
 import kit
 import numpy as np
 import prefixd
-from daemon import Daemon
-from kit import BLOCK, OWNER
+from kit import BLOCK, OWNER, Daemon
 from prefixd import PrefixdError, Reason, Status, wire
 
 
@@ -464,7 +463,7 @@ class Waiting(Live):
             start = time.monotonic()
             with self.fails(Status.DEADLINE):
                 lease.wait(deadline=0.1)
-            self.assertLess(time.monotonic() - start, 1.0)
+            self.assertLess(time.monotonic() - start, 3.0)
             first.release()
             self.assertEqual(lease.wait().state, prefixd.WaitState.LEAD)
             lease.reserve(1)

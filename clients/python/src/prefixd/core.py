@@ -40,7 +40,8 @@ _U32_MAX = 0xFFFFFFFF
 # The daemon closes after these; to a caller they mean that this client is wrong.
 _FATAL = (Status.BAD_FRAME, Status.VERSION, Status.TOO_LARGE, Status.NO_HELLO)
 _LOADED, _FAILED = 5, 3
-_MATCH, _OPEN, _EVENT, _CHANGES, _WAIT = (wire.OPS[n].code for n in ("MATCH", "OPEN", "EVENT", "CHANGES", "WAIT"))
+_CODES = (wire.OPS[name].code for name in ("MATCH", "OPEN", "EVENT", "CHANGES", "WAIT"))
+_MATCH, _OPEN, _EVENT, _CHANGES, _WAIT = _CODES
 
 
 class Lost(Exception):
@@ -456,7 +457,8 @@ class Session:
                 if self.link.connect(self.path):
                     return
             except OSError as error:
-                raise PrefixdError(Status.GONE, f"no daemon at {self.path}: {error.strerror or error}") from None
+                text = f"no daemon at {self.path}: {error.strerror or error}"
+                raise PrefixdError(Status.GONE, text) from None
             now = time.monotonic()
             if now >= call.until:
                 raise PrefixdError(Status.DEADLINE, f"connecting to {self.path} took too long")
@@ -574,7 +576,7 @@ class Session:
 
     def subscribe(self, call: Call, ns: Optional[Opened], since: int, life: bytes) -> Steps[Dict[str, Any]]:
         if len(life) not in (0, 16) or (since and not life):
-            raise PrefixdError(Status.ARGUMENT, "with `since` goes the boot under which it was counted", "life")
+            raise PrefixdError(Status.ARGUMENT, "`since` needs the boot under which it was counted", "life")
 
         def once() -> Steps[Dict[str, Any]]:
             number = 0 if ns is None else ns.info["ns"]
@@ -622,7 +624,7 @@ class Session:
             raise PrefixdError(Status.ARGUMENT, f'{ns.mapped!r} is none of "rw", "ro", "no"', "map")
         if not isinstance(ns.options, NamespaceOptions):
             raise PrefixdError(Status.ARGUMENT, "NamespaceOptions are needed", "options")
-        wire.request_body("OPEN").encode(vars(ns.options))  # what does not fit is named before anything is sent
+        wire.request_body("OPEN").encode(vars(ns.options))  # names what does not fit, before all else
         yield from self.ready(call, ns)
 
     def ensure(self, call: Call, ns: Opened) -> Steps[None]:

@@ -71,7 +71,7 @@ def _rows(field: str, given: Union[Sequence[bytes], bytes, npt.NDArray[Any]], wi
 
 
 class Keys(NamedTuple):
-    """A prompt, cut into blocks: `data` are n keys of key_len bytes, `tail` the tokens behind the last one."""
+    """A prompt, cut into blocks: `data` are n keys of key_len bytes, `tail` the tokens behind them."""
 
     data: memoryview
     n: int

@@ -55,7 +55,8 @@ class Pool:
             memory = _map(fds[0], self.length, writable)
             generations = _map(fds[-1], 8 * self.n_slots, False)
         except (OSError, ValueError, OverflowError) as error:
-            raise PrefixdError(Status.NO_MEMORY, f"mapping {self.length} bytes: {error}", "pool_len") from None
+            text = f"mapping {self.length} bytes: {error}"
+            raise PrefixdError(Status.NO_MEMORY, text, "pool_len") from None
         self.array: npt.NDArray[np.uint8] = np.ndarray(
             (self.n_slots, self.block_bytes), np.uint8, memory, 0, (self.slot_stride, 1)
         )
@@ -71,7 +72,7 @@ class Pool:
         return self.n_slots
 
     def view(self, dtype: npt.DTypeLike, shape: Union[int, Tuple[int, ...]] = ()) -> npt.NDArray[Any]:
-        """All slots as n_slots x shape of dtype, without a copy; shape is that of one block, () for one row."""
+        """All slots as n_slots x shape of dtype, without a copy; shape is one block's, () for one row."""
         kind = np.dtype(dtype)
         if self.block_bytes % kind.itemsize:
             raise PrefixdError(Status.ARGUMENT, f"{self.block_bytes} bytes are no whole {kind}", "dtype")

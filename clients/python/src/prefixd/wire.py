@@ -276,7 +276,7 @@ class Message:
         return out
 
     def encode(self, values: Mapping[str, Any]) -> bytes:
-        """The body of these fields; all of them are needed.  Raises ARGUMENT with the field that does not fit."""
+        """The body of these fields; all of them are needed.  Raises ARGUMENT: the field that does not fit."""
         parts: List[Buffer] = []
         for part in self._parts:
             if isinstance(part, _Fixed):
@@ -386,7 +386,7 @@ def frame(op: str, seq: int, values: Mapping[str, Any], boot: bytes = NO_ID) -> 
 
 
 def body_of(h: Header, reply: bool) -> Optional[Message]:
-    """The table of a frame's body: that of its operation, `error` for a reply that is not OK.  None: unknown."""
+    """The table of a frame's body: its operation's, `error` for a reply that is not OK; None: unknown."""
     name = OP_NAMES.get(h.op)
     if reply and h.status:
         return MESSAGES["error"]
