@@ -58,7 +58,7 @@ int kvblob_parse(const void *blob, size_t len, struct kvblob *ret);
 /* Half a sentence that goes on "the state of a sequence ...". */
 const char *kvblob_error_to_string(int error);
 
-/* Whether rows of `a` may take the place of rows of `b`: the same layers, types, sizes, rotation. */
+/* Whether rows of `a` may take the place of rows of `b`: same layers, types, sizes, rotation. */
 bool kvblob_same_shape(const struct kvblob *a, const struct kvblob *b);
 /* Bytes of K and V of one token in all layers; 0 when they exceed 2^40. */
 uint64_t kvblob_token_bytes(const struct kvblob *b);

@@ -1,0 +1,202 @@
+/*
+ * test_cache_faults.c - a daemon that is full, absent, killed or frozen, and requests that end
+ * early: each costs its hit and a bounded time, and nothing is left behind.
+ */
+#include "clients/llama/cache.h"
+
+#include "tests/lib/run.h"
+#include "tests/llama/worker.h"
+
+#include <check.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char *const large[] = { "--pool-blocks", "512", NULL };
+static const char *const small[] = { "--pool-blocks", "8", NULL };
+
+START_TEST(a_full_pool_stops_storing)
+{
+	struct worker a, b;
+	int32_t tokens[N];
+	struct kit_answer got;
+	uint32_t hit;
+
+	worker_start(small);
+	worker_new(&a, 1024);
+	worker_new(&b, 1024);
+	kit_prompt(worker_model, 1, tokens, N);
+	ck_assert_uint_eq(worker_request(&a, tokens, N, &got), 0);
+	worker_expect_plain(tokens, N, 0, &got);
+	kit_answer_free(&got);
+	hit = worker_request(&b, tokens, N, &got);
+	ck_assert_uint_gt(hit, 0);
+	ck_assert_uint_le(hit, 8 * BLOCK);
+	worker_expect_plain(tokens, N, hit, &got);
+	worker_expect_clean();
+	kit_answer_free(&got);
+	worker_free(&a);
+	worker_free(&b);
+}
+END_TEST
+
+START_TEST(without_a_daemon_all_is_computed)
+{
+	struct worker w;
+	int32_t tokens[N];
+	struct kit_answer got;
+	unsigned long since;
+
+	worker_new(&w, 1024);
+	kit_prompt(worker_model, 1, tokens, N);
+	since = e2e_now_ms();
+	ck_assert_uint_eq(worker_request(&w, tokens, N, &got), 0);
+	ck_assert_uint_lt(e2e_now_ms() - since, 10000);
+	worker_expect_plain(tokens, N, 0, &got);
+	kit_answer_free(&got);
+	ck_assert_uint_gt(worker_counters(&w).failures, 0);
+	ck_assert_str_ne(cache_problem(w.cache), "");
+	/* It comes: no restart of the worker is needed. */
+	worker_start(large);
+	e2e_sleep_ms(250);
+	ck_assert_uint_eq(worker_request(&w, tokens, N, NULL), 0);
+	ck_assert_uint_eq(worker_request(&w, tokens, N, NULL), (N - 1) / BLOCK * BLOCK);
+	worker_free(&w);
+}
+END_TEST
+
+START_TEST(a_killed_daemon_costs_the_hit)
+{
+	struct worker a, b;
+	struct cache_request *q, *later;
+	int32_t tokens[N];
+	struct kit_answer got;
+	struct worker_cuts cuts = { 0 };
+	uint32_t hit;
+
+	worker_start(large);
+	worker_new(&a, 1024);
+	worker_new(&b, 1024);
+	kit_prompt(worker_model, 1, tokens, N);
+	ck_assert_uint_eq(worker_request(&a, tokens, 200, NULL), 0);
+	/* One that has begun to compute, one that waits, and one that comes after. */
+	q = worker_begin(&a, tokens, N, &hit);
+	ck_assert_uint_eq(hit, 200 / BLOCK * BLOCK);
+	worker_prefill(&a, q, tokens, hit, 300);
+	ck_assert_int_eq(cache_begin(b.cache, b.ctx, tokens, N, NULL, 0, &later, &hit),
+			 CACHE_LATER);
+	ck_assert_int_ne(e2e_daemon_stop(&worker_daemon, SIGKILL), -1);
+	worker_prefill(&a, q, tokens, 300, N - 1);
+	worker_answer(&a, q, tokens, N, &got);
+	cache_end(q);
+	worker_empty(&a);
+	worker_cut(&cuts, 0, 192, CHUNK);
+	worker_cut(&cuts, 192, 300, CHUNK);
+	worker_cut(&cuts, 300, N - 1, CHUNK);
+	worker_expect(tokens, tokens, N, 192, &cuts, &got);
+	kit_answer_free(&got);
+	while (cache_poll(later, 20, &hit) == CACHE_LATER)
+		;
+	ck_assert_uint_eq(hit % BLOCK, 0);
+	worker_prefill(&b, later, tokens, hit, N - 1);
+	worker_answer(&b, later, tokens, N, &got);
+	cache_end(later);
+	worker_empty(&b);
+	worker_expect_plain(tokens, N, hit, &got);
+	kit_answer_free(&got);
+	ck_assert_uint_eq(worker_request(&b, tokens, N, NULL), 0);
+	/* Its next life knows nothing, and learns. */
+	worker_start(large);
+	e2e_sleep_ms(250);
+	ck_assert_uint_eq(worker_request(&b, tokens, N, NULL), 0);
+	hit = worker_request(&a, tokens, N, &got);
+	ck_assert_uint_eq(hit, (N - 1) / BLOCK * BLOCK);
+	worker_expect_plain(tokens, N, hit, &got);
+	ck_assert_uint_eq(worker_request(&b, tokens, N, NULL), hit);
+	worker_expect_clean();
+	kit_answer_free(&got);
+	worker_free(&a);
+	worker_free(&b);
+}
+END_TEST
+
+START_TEST(a_frozen_daemon_costs_a_deadline)
+{
+	struct kit_context how = { .n_ctx = 1024,
+				   .type_k = GGML_TYPE_F16,
+				   .type_v = GGML_TYPE_F16 };
+	struct cache_options hasty = worker_usual;
+	struct cache_request *q;
+	struct worker w;
+	int32_t tokens[N];
+	unsigned long since;
+	uint32_t hit;
+
+	hasty.deadline_ms = 100;
+	worker_start(large);
+	worker_with(&w, worker_model, &how, &hasty, BLOCK);
+	kit_prompt(worker_model, 1, tokens, N);
+	q = worker_begin(&w, tokens, N, &hit);
+	worker_prefill(&w, q, tokens, 0, 128);
+	ck_assert_uint_eq(worker_counters(&w).stored_blocks, 8);
+	ck_assert_int_eq(kill(worker_daemon.pid, SIGSTOP), 0);
+	since = e2e_now_ms();
+	worker_prefill(&w, q, tokens, 128, N);
+	cache_end(q);
+	/* RESERVE's and RELEASE's deadlines, not one for each chunk. */
+	ck_assert_uint_lt(e2e_now_ms() - since, 1000);
+	worker_empty(&w);
+	ck_assert_uint_eq(worker_counters(&w).stored_blocks, 8);
+	ck_assert_int_eq(kill(worker_daemon.pid, SIGCONT), 0);
+	e2e_sleep_ms(300);
+	ck_assert_uint_eq(worker_request(&w, tokens, N, NULL), 128);
+	ck_assert_uint_eq(worker_request(&w, tokens, N, NULL), (N - 1) / BLOCK * BLOCK);
+	worker_expect_clean();
+	worker_free(&w);
+}
+END_TEST
+
+/* Requests that end at any point leave nothing behind. */
+START_TEST(aborted_requests_leave_nothing)
+{
+	struct worker a, b;
+	struct cache_request *p, *q;
+	int32_t tokens[N];
+	uint32_t hit;
+
+	worker_start(large);
+	worker_new(&a, 1024);
+	worker_new(&b, 1024);
+	for (uint32_t i = 0; i < 20; i++) {
+		kit_prompt(worker_model, 10 + i / 2, tokens, N);
+		p = worker_begin(&a, tokens, N, &hit);
+		(void)cache_begin(b.cache, b.ctx, tokens, N, NULL, 0, &q, &hit);
+		if (i % 3)
+			worker_prefill(&a, p, tokens, hit, hit + CHUNK);
+		cache_end(i % 2 ? p : q);
+		cache_end(i % 2 ? q : p);
+		worker_empty(&a);
+		worker_empty(&b);
+	}
+	cache_end(NULL);
+	worker_expect_clean();
+	worker_free(&a);
+	worker_free(&b);
+}
+END_TEST
+
+int main(void)
+{
+	Suite *s = suite_create("cache-faults");
+	TCase *t = tcase_create("cache-faults");
+
+	tcase_add_checked_fixture(t, worker_setup, worker_teardown);
+	tcase_set_timeout(t, 120);
+	tcase_add_test(t, a_full_pool_stops_storing);
+	tcase_add_test(t, without_a_daemon_all_is_computed);
+	tcase_add_test(t, a_killed_daemon_costs_the_hit);
+	tcase_add_test(t, a_frozen_daemon_costs_a_deadline);
+	tcase_add_test(t, aborted_requests_leave_nothing);
+	suite_add_tcase(s, t);
+	return test_run(s);
+}
