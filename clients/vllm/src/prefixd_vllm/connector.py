@@ -105,7 +105,7 @@ class PrefixdConnector(KVConnectorBase_V1, SupportsHMA):
         self._identities = [first.with_(tp_rank=rank) for rank in range(ranks)]
         log.info("prefixd: %r", first)
         link = Link(
-            client_maker(settings.socket, settings.name + "/scheduler", settings.lookup_deadline_ms / 1000, False),
+            client_maker(settings.socket, settings.name + "/scheduler", settings.lookup_deadline_ms / 1000, True),
             "no",
             self._say,
         )

@@ -41,7 +41,7 @@ class Settings:
     revision: str = ""
     adapter: str = ""
     digest_limit_bytes: int = 16 << 30
-    lookup_deadline_ms: float = 5.0
+    lookup_deadline_ms: float = 20.0
     lower_tier_ms: float = 500.0
     open_ms: float = 2000.0
     load_deadline_ms: float = 1000.0
