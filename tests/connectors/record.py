@@ -32,7 +32,8 @@ ENGINES = {
                 "KVConnectorRole", "KVConnectorMetadata", "KVConnectorBase_V1", "SupportsHMA",
             ),
             "v1/kv_offload/base.py": (
-                "LookupResult", "ReqContext", "RequestOffloadingContext", "OffloadingManager", "OffloadingSpec",
+                "LookupResult", "ReqContext", "RequestOffloadingContext", "OffloadingManager",
+                "OffloadingSpec",
             ),
             "v1/kv_offload/tiering/base.py": ("JobResult", "TransferJob", "SecondaryTierManager"),
         },
@@ -42,8 +43,8 @@ ENGINES = {
         "package": "sglang",
         "files": {
             "srt/mem_cache/hicache_storage.py": (
-                "HiCacheStorageConfig", "HiCacheStorageExtraInfo", "PoolName", "PoolTransfer", "PoolTransferResult",
-                "HiCacheStorage",
+                "HiCacheStorageConfig", "HiCacheStorageExtraInfo", "PoolName", "PoolTransfer",
+                "PoolTransferResult", "HiCacheStorage",
             ),
         },
     },
@@ -77,7 +78,9 @@ def parameters(args):
         out.insert(len(args.posonlyargs), "/")
     if args.vararg or args.kwonlyargs:
         out.append("*" + (args.vararg.arg if args.vararg else ""))
-    out += [arg.arg + ("" if default is None else "=") for arg, default in zip(args.kwonlyargs, args.kw_defaults)]
+    out += [
+        arg.arg + ("" if default is None else "=") for arg, default in zip(args.kwonlyargs, args.kw_defaults)
+    ]
     if args.kwarg:
         out.append("**" + args.kwarg.arg)
     return out
@@ -166,7 +169,9 @@ def text(data):
 def main():
     parser = argparse.ArgumentParser(description="record the interfaces that connectors implement")
     parser.add_argument("engine", choices=sorted(ENGINES))
-    parser.add_argument("--from", dest="folder", help="folder that contains the package; default: the installed one")
+    parser.add_argument(
+        "--from", dest="folder", help="folder that contains the package; default: the installed one"
+    )
     parser.add_argument("--write", action="store_true", help="replace signatures/ENGINE.json")
     args = parser.parse_args()
     try:

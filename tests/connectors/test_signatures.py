@@ -88,7 +88,9 @@ class Package:
                     targets = item.targets if isinstance(item, ast.Assign) else [item.target]
                     for target in targets:
                         if isinstance(target, ast.Name):
-                            out.setdefault(target.id, (f"{file}:{item.lineno}", {"kind": "attribute", "params": []}))
+                            out.setdefault(
+                                target.id, (f"{file}:{item.lineno}", {"kind": "attribute", "params": []})
+                            )
         return out
 
     def implementations(self, interface):
@@ -153,7 +155,9 @@ def incompatible(theirs, ours):
 def complaints(package, classes):
     """What would go wrong when the engine uses the package, as sentences."""
     out = []
-    for interface in sorted(name for name in classes if is_abstract(classes[name]) or "methods" in classes[name]):
+    for interface in sorted(
+        name for name in classes if is_abstract(classes[name]) or "methods" in classes[name]
+    ):
         promised = interface_methods(interface, classes)
         for cls in package.implementations(interface):
             have = package.methods(cls)
@@ -167,7 +171,11 @@ def complaints(package, classes):
                 why = incompatible(theirs, have[name][1])
                 # Constructors are called by the engine with what the interface's own takes, but may be made
                 # by a factory of the package; those that are not take what they like.
-                if why and not (name == "__init__" and not promised["__init__"].get("abstract") and interface not in CONSTRUCTED):
+                if why and not (
+                    name == "__init__"
+                    and not promised["__init__"].get("abstract")
+                    and interface not in CONSTRUCTED
+                ):
                     out.append(f"{have[name][0]}: {cls}.{name} {why} ({interface})")
     return out
 
@@ -267,7 +275,11 @@ class Checker(unittest.TestCase):
             ("key, out=None, more=1", "key", "lacks parameter out"),
             ("key, out=None, more=1", "out=None, key=1", "has out= where key is"),
             ("async def put", "def put", "is not async"),
-            ("async def put(self, key, obj)", "async def put(self, key, obj, n)", "needs n, which nobody gives"),
+            (
+                "async def put(self, key, obj)",
+                "async def put(self, key, obj, n)",
+                "needs n, which nobody gives",
+            ),
             ("async def put", "async def put_it", "has no put"),
             ("*, reset=False", "", "lacks keyword reset"),
             ("*, reset=False", "*, reset", "needs reset"),
@@ -287,7 +299,9 @@ class Checker(unittest.TestCase):
     def test_record_says_what_is_abstract(self):
         node = ast.parse(textwrap.dedent(self.INTERFACE)).body[1]
         methods = record.class_record(node)["methods"]
-        self.assertEqual({name for name, what in methods.items() if what.get("abstract")}, {"get", "put", "build"})
+        self.assertEqual(
+            {name for name, what in methods.items() if what.get("abstract")}, {"get", "put", "build"}
+        )
         self.assertEqual(methods["get"]["params"], ["self", "key", "out="])
         self.assertEqual(methods["put"]["async"], True)
         self.assertEqual(methods["stats"]["params"], ["self", "*", "reset="])

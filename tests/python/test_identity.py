@@ -15,8 +15,8 @@ from prefixd import Status  # noqa: E402
 from prefixd.identity import DTYPE_BITS, Identity, IdentityError, dtype_name  # noqa: E402
 
 GIVEN = {
-    "model": "m", "revision": "r1", "dtype": "float16", "layout": "block-major", "engine": "test 1", "adapter": "",
-    "tp_size": 1, "tp_rank": 0, "layers": 30, "kv_heads": 3, "head_dim": 64, "block_tokens": 16,
+    "model": "m", "revision": "r1", "dtype": "float16", "layout": "block-major", "engine": "test 1",
+    "adapter": "", "tp_size": 1, "tp_rank": 0, "layers": 30, "kv_heads": 3, "head_dim": 64, "block_tokens": 16,
 }  # fmt: skip
 TEXTS = ("model", "revision", "dtype", "layout", "engine")
 NUMBERS = ("tp_size", "tp_rank", "layers", "kv_heads", "head_dim", "block_tokens")
@@ -94,8 +94,12 @@ class Refusals(unittest.TestCase):
         self.refused("opaque", opaque=1, block_bytes=64)
         self.refused("layers", layers=1 << 31, kv_heads=1 << 10)
         # Every size that is computed is whole: 2 x int4 is a byte.
-        self.assertEqual(Identity(**{**GIVEN, "dtype": "int4", "layers": 1, "kv_heads": 1, "head_dim": 1,
-                                     "block_tokens": 1}).block_bytes, 1)
+        self.assertEqual(
+            Identity(
+                **{**GIVEN, "dtype": "int4", "layers": 1, "kv_heads": 1, "head_dim": 1, "block_tokens": 1}
+            ).block_bytes,
+            1,
+        )
 
     def test_digests(self):
         identity = Identity(**GIVEN)
@@ -113,7 +117,9 @@ class Values(unittest.TestCase):
     def test_block_bytes_of_known_types(self):
         self.assertEqual(Identity(**GIVEN).block_bytes, 2 * 30 * 3 * 64 * 2 * 16)
         for dtype, bits in DTYPE_BITS.items():
-            self.assertEqual(Identity(**{**GIVEN, "dtype": dtype}).block_bytes, 2 * 30 * 3 * 64 * 16 * bits // 8)
+            self.assertEqual(
+                Identity(**{**GIVEN, "dtype": dtype}).block_bytes, 2 * 30 * 3 * 64 * 16 * bits // 8
+            )
         self.assertEqual(Identity(**GIVEN, block_bytes=368640).block_bytes, 368640)
         self.assertEqual(Identity(**{**GIVEN, "dtype": "fp6"}, opaque=True, block_bytes=100).block_bytes, 100)
 
@@ -143,12 +149,25 @@ class Values(unittest.TestCase):
 
     def test_repr_says_what_a_log_needs(self):
         text = repr(Identity(**{**GIVEN, "adapter": "lora-7", "tp_size": 2, "tp_rank": 1}))
-        for part in ("m@r1", "float16", "30x3x64", "16 tokens", "block-major;tp=2/1", "test 1", "adapter lora-7"):
+        for part in (
+            "m@r1",
+            "float16",
+            "30x3x64",
+            "16 tokens",
+            "block-major;tp=2/1",
+            "test 1",
+            "adapter lora-7",
+        ):
             self.assertIn(part, text)
 
     def test_names_of_types(self):
-        for given, name in (("torch.bfloat16", "bfloat16"), ("torch.half", "float16"), (np.dtype("float16"), "float16"),
-                            ("torch.float8_e4m3fn", "fp8_e4m3"), ("float32", "float32")):
+        for given, name in (
+            ("torch.bfloat16", "bfloat16"),
+            ("torch.half", "float16"),
+            (np.dtype("float16"), "float16"),
+            ("torch.float8_e4m3fn", "fp8_e4m3"),
+            ("float32", "float32"),
+        ):
             self.assertEqual(dtype_name(given), name)
 
 
@@ -157,8 +176,20 @@ class Wire(unittest.TestCase):
 
     def test_fields_arrive_as_given(self):
         options = Identity(**GIVEN, windows="1024:5,0:1", scales="s1").digests(32, b"probe")
-        for field in ("model", "revision", "dtype", "layers", "kv_heads", "head_dim", "block_tokens", "layout", "adapter",
-                      "tp_size", "tp_rank", "engine"):
+        for field in (
+            "model",
+            "revision",
+            "dtype",
+            "layers",
+            "kv_heads",
+            "head_dim",
+            "block_tokens",
+            "layout",
+            "adapter",
+            "tp_size",
+            "tp_rank",
+            "engine",
+        ):
             self.assertEqual(getattr(options, field), GIVEN[field], field)
         self.assertEqual((options.windows, options.scales, options.block_bytes), ("1024:5,0:1", "s1", 368640))
         self.assertEqual((options.key_mode, options.digest_len, options.seed_probe), (2, 32, b"probe"))
@@ -171,9 +202,9 @@ class Wire(unittest.TestCase):
     def test_every_change_changes_the_options(self):
         base = Identity(**GIVEN)
         changes = [
-            {"model": "n"}, {"revision": "r2"}, {"dtype": "bfloat16"}, {"layout": "token-major"}, {"engine": "test 2"},
-            {"adapter": "a"}, {"tp_size": 2}, {"tp_size": 2, "tp_rank": 1}, {"tp_size": 3, "tp_rank": 1}, {"layers": 31},
-            {"kv_heads": 4}, {"head_dim": 65}, {"block_tokens": 17}, {"windows": "w"}, {"scales": "s"},
+            {"model": "n"}, {"revision": "r2"}, {"dtype": "bfloat16"}, {"layout": "token-major"},
+            {"engine": "test 2"}, {"adapter": "a"}, {"tp_size": 2}, {"tp_size": 2, "tp_rank": 1},
+            {"tp_size": 3, "tp_rank": 1}, {"layers": 31}, {"kv_heads": 4}, {"head_dim": 65}, {"block_tokens": 17}, {"windows": "w"}, {"scales": "s"},
             {"opaque": True, "block_bytes": base.block_bytes}, {"opaque": True, "block_bytes": 64},
         ]  # fmt: skip
         options = [base.digests(32, b"p")] + [base.with_(**change).digests(32, b"p") for change in changes]
@@ -187,12 +218,22 @@ class Wire(unittest.TestCase):
         self.assertEqual((options.layout, options.tp_size, options.tp_rank), ("block-major;tp=2/1", 1, 0))
 
     def test_long_texts_are_hashed_and_never_cut(self):
-        limits = {"model": 255, "revision": 255, "adapter": 255, "windows": 255, "scales": 255, "layout": 64, "engine": 64}
+        limits = {
+            "model": 255,
+            "revision": 255,
+            "adapter": 255,
+            "windows": 255,
+            "scales": 255,
+            "layout": 64,
+            "engine": 64,
+        }
         for field, limit in limits.items():
             with self.subTest(field=field):
                 fits = "é" * (limit // 2) + "x" * (limit % 2)
-                on_wire = [getattr(Identity(**{**GIVEN, field: text}).tokens(), field)
-                           for text in (fits, fits + "a", fits + "b", fits + "a" * 5000)]
+                on_wire = [
+                    getattr(Identity(**{**GIVEN, field: text}).tokens(), field)
+                    for text in (fits, fits + "a", fits + "b", fits + "a" * 5000)
+                ]
                 self.assertEqual(on_wire[0], fits)
                 self.assertEqual(len(set(on_wire)), 4)
                 self.assertTrue(all(len(text.encode()) <= limit for text in on_wire))

@@ -52,6 +52,8 @@ _NOT_NOW = frozenset(
         Status.DRAINING,
     )
 )
+# What is no single key's failure among many.
+_ENDS = _NOT_NOW | {Status.DEADLINE}
 
 
 def digest_of(key: Key, digest_len: int = 32) -> bytes:
@@ -522,14 +524,26 @@ class BlockStore:
         errors = conn.client._run(call, steps)
         hits: List[Optional[Hit]] = []
         for lease, error in zip(leases, errors):
-            if error is not None:
-                self._failed("match", error)
-                hits.append(None)
-                continue
-            hit = Hit(self, conn, lease)
-            hit._look(lease.result.reuse)
+            hit = Hit(self, conn, lease) if error is None else None
+            if hit is not None:
+                hit._look(lease.result.reuse)
             hits.append(hit)
+        try:
+            self._refusals("match", errors)
+        except PrefixdError:
+            for hit in hits:
+                if hit is not None:
+                    hit.forget()
+            raise
         return hits
+
+    def _refusals(self, what: str, answers: Iterable[object]) -> None:
+        """Counts what single keys were refused.  Raises what is no key's own failure: there was no answer."""
+        for answer in answers:
+            if isinstance(answer, PrefixdError):
+                if answer.status in _ENDS:
+                    raise answer
+                self._failed(what, answer)
 
     def put(
         self, keys: Sequence[Key], blocks: Sequence[Source], *, deadline: Optional[float] = None
@@ -588,35 +602,45 @@ class BlockStore:
                     self.tally.add(duplicates=1)
                 else:
                     fresh.append((hit._lease, one))
-            ready: List[tuple[Lease, int]] = []
-            call = conn.client._begin(left(until))
-            for (lease, one), got in zip(
-                fresh, conn.client._run(call, many.reserve_each(call, [lease for lease, _ in fresh]))
-            ):
-                if isinstance(got, ReserveResult):
-                    n, failure = self._copy(lease, got, [blocks[one[1]]], until)
-                    if n:
-                        ready.append((lease, one[1]))
-                    if failure is not None:
-                        self._failed("put", failure)
-                elif got.status == Status.BUSY:
-                    busy.append(one)
-                else:
-                    self._failed("put", got)
+            ready = self._filled(conn, until, fresh, blocks, busy)
             call = conn.client._begin(left(until))
             said = conn.client._run(call, many.commit_each(call, [lease for lease, _ in ready]))
             for (_, i), result in zip(ready, said):
-                if isinstance(result, PrefixdError):
-                    self._failed("put", result)
-                else:
+                if not isinstance(result, PrefixdError):
                     done[i] = True
                     self._stored(result.n_stored, result.n_duplicate)
+            self._refusals("put", said)
         finally:
             for hit in hits:
                 if hit is not None:
                     hit.forget()
             conn.release_later()
         return busy
+
+    def _filled(
+        self,
+        conn: Connection,
+        until: float,
+        fresh: Sequence[tuple[Lease, tuple[bytes, int]]],
+        blocks: Sequence[Source],
+        busy: List[tuple[bytes, int]],
+    ) -> List[tuple[Lease, int]]:
+        """Fills slots for keys that are not stored; -> leases and places.  `busy` gets those without one."""
+        ready: List[tuple[Lease, int]] = []
+        call = conn.client._begin(left(until))
+        slots = conn.client._run(call, many.reserve_each(call, [lease for lease, _ in fresh]))
+        for (lease, one), got in zip(fresh, slots):
+            if isinstance(got, PrefixdError):
+                if got.status == Status.BUSY:
+                    busy.append(one)
+                continue
+            n, failure = self._copy(lease, got, [blocks[one[1]]], until)
+            if n:
+                ready.append((lease, one[1]))
+            if failure is not None:
+                self._failed("put", failure)
+        self._refusals("put", (got for got in slots if not _is_busy(got)))
+        return ready
 
     def _digest(self, key: Key) -> bytes:
         if isinstance(key, str) or len(key) != self.digest_len:
@@ -625,6 +649,10 @@ class BlockStore:
 
     def _digests(self, keys: Sequence[Key]) -> bytes:
         return b"".join([self._digest(key) for key in keys])
+
+
+def _is_busy(answer: object) -> bool:
+    return isinstance(answer, PrefixdError) and answer.status == Status.BUSY
 
 
 def _window(ns: Namespace) -> int:

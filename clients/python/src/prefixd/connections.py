@@ -107,8 +107,12 @@ class Connection:
                 return
 
     def release_later(self) -> None:
-        """Sends the releases of all leases that were left here.  The lock is held."""
-        if not self.later:
+        """Sends the releases of all leases that were left here.  The lock is held.
+
+        Also of those that came in answers which were too late for their calls: with nothing more to ask,
+        they would hold their blocks.
+        """
+        if not self.later and not self.client._session._orphans:
             return
         while self.later:
             lease, over, next_use = self.later.popleft()
@@ -156,13 +160,14 @@ class Connections:
         for conn in self._all:
             if conn.lock.acquire(blocking=False):
                 return conn
-        conn = self._another()
-        if conn is None:
-            with self._lock:
-                self._turn += 1
-                conn = self._all[self._turn % len(self._all)]
-            if not conn.lock.acquire(timeout=max(until - time.monotonic(), 0)):
-                raise Late("all connections were in use")
+        more = self._another()
+        if more is not None:
+            return more
+        with self._lock:
+            self._turn += 1
+            conn = self._all[self._turn % len(self._all)]
+        if not conn.lock.acquire(timeout=max(until - time.monotonic(), 0)):
+            raise Late("all connections were in use")
         return conn
 
     def borrow_to_wait(self) -> Optional[Connection]:
@@ -176,10 +181,10 @@ class Connections:
                 if not conn.hits:
                     return conn
                 conn.lock.release()
-        conn = self._another()
-        if conn is None:
+        more = self._another()
+        if more is None:
             self.waited()
-        return conn
+        return more
 
     def waited(self) -> None:
         """Ends what borrow_to_wait() began, besides the connection's give_up()."""

@@ -172,7 +172,7 @@ class Hit:
         return self._store._insert_on(self, self._conn, self._lease, blocks, deadline)
 
     def close(self, *, over: bool = False, next_use: Optional[float] = None) -> None:
-        """Gives the blocks back.  `over`: the conversation is over; `next_use`: it goes on in so many seconds."""
+        """Gives the blocks back.  `over`: the conversation is over; `next_use`: seconds until it goes on."""
         conn, lease = self._conn, self._lease
         self._lease = None
         self.n = 0

@@ -43,9 +43,7 @@ def each(
         for slot in slots:
             try:
                 frames.append((yield from session.answer(call, op, slot)))
-            except (
-                PrefixdError
-            ) as error:  # the time is over: what did come for later ones is taken all the same
+            except PrefixdError as error:  # late: what came for others is taken all the same
                 frames.append(Failure(error, call.doubt))
     except BaseException:
         for frame in frames:
@@ -216,8 +214,10 @@ def let_go(lease: LeaseCore, over: bool = False, next_use: Optional[float] = Non
 
 
 def flush(session: Session) -> None:
-    """Sends what let_go() made, as far as the socket takes it."""
+    """Sends what let_go() made, and releases of leases that nobody knows of; does not wait for the socket."""
     try:
+        if session.connected:
+            session._post_orphans()
         session._send()
     except OSError as error:
         session.drop(Lost(f"the connection broke: {error}"))
