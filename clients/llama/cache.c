@@ -28,7 +28,7 @@
 #define FLAGS      PFX_MATCH_NO_TAIL | PFX_MATCH_LEAD
 
 struct cache {
-	struct cache_options options;
+	struct cache_options options; /* its strings are the cache's own */
 	struct kvstate *state;
 	const struct kvstate_shape *shape;
 	char dtype[33], layout[65], engine[65];
@@ -56,7 +56,7 @@ struct cache_request {
 	/* the leading ones until they are imported: slots, and what tells whether they are stale */
 	uint32_t *slots, n_slots, slots_cap;
 	uint64_t *reuse;
-	bool loading, pending, failed;
+	bool loading, pending, failed, settled;
 	uint64_t load_until_us, wait_until_us;
 };
 
@@ -119,9 +119,31 @@ static void describe(struct cache *c)
 	(void)snprintf(c->engine, sizeof(c->engine), "%.31s %s", engine, hex);
 }
 
+/* One string of the options becomes the cache's own.  Return: false without memory. */
+static bool own(const char **string)
+{
+	char *copy;
+
+	if (!*string)
+		return true;
+	copy = strdup(*string);
+	*string = copy;
+	return copy != NULL;
+}
+
+static void disown(const char *string)
+{
+	char *p;
+
+	memcpy(&p, &string, sizeof(p)); /* free takes no pointer to const */
+	free(p);
+}
+
 int cache_new(const struct cache_options *options, struct kvstate *state, struct cache **ret)
 {
+	struct cache_options *o;
 	struct cache *c;
+	bool ok;
 
 	*ret = NULL;
 	if (!options || !state || !options->model || !options->revision || !options->engine ||
@@ -130,7 +152,18 @@ int cache_new(const struct cache_options *options, struct kvstate *state, struct
 	c = calloc(1, sizeof(*c));
 	if (!c)
 		return -ENOMEM;
-	c->options = *options;
+	o = &c->options;
+	*o = *options;
+	ok = own(&o->socket);
+	ok = own(&o->tenant) && ok;
+	ok = own(&o->model) && ok;
+	ok = own(&o->revision) && ok;
+	ok = own(&o->adapter) && ok;
+	ok = own(&o->engine) && ok;
+	if (!ok) {
+		cache_free(c);
+		return -ENOMEM;
+	}
 	c->state = state;
 	c->shape = kvstate_shape(state);
 	describe(c);
@@ -140,10 +173,16 @@ int cache_new(const struct cache_options *options, struct kvstate *state, struct
 
 struct cache *cache_free(struct cache *c)
 {
-	if (c) {
-		pfx_close(c->client);
-		free(c);
-	}
+	if (!c)
+		return NULL;
+	pfx_close(c->client);
+	disown(c->options.socket);
+	disown(c->options.tenant);
+	disown(c->options.model);
+	disown(c->options.revision);
+	disown(c->options.adapter);
+	disown(c->options.engine);
+	free(c);
 	return NULL;
 }
 
@@ -217,10 +256,11 @@ static int ready(struct cache *c, uint32_t *ret_tenant)
 		r = open_namespace(c);
 	if (r)
 		return r;
+	*ret_tenant = 0;
+	if (!c->options.tenant)
+		return 0; /* the first of the daemon's list */
 	since = now_us();
-	return called(c, since, "HELLO",
-		      pfx_tenant(c->client, c->options.tenant ? c->options.tenant : "default",
-				 ret_tenant));
+	return called(c, since, "HELLO", pfx_tenant(c->client, c->options.tenant, ret_tenant));
 }
 
 /* After a call that was answered: was there another connection, or another daemon before? */
@@ -437,6 +477,7 @@ static uint32_t settle(struct cache_request *q)
 		n = llama_n_ctx(q->ctx) / bt;
 	hit = n ? import_blocks(q, n) * bt : 0;
 	q->stored = q->n_slots;
+	q->settled = true;
 	c->counters.hit_tokens += hit;
 	if (q->failed)
 		release(q);
@@ -484,6 +525,8 @@ int cache_begin(struct cache *c, struct llama_context *ctx, const int32_t *token
 int cache_poll(struct cache_request *q, uint32_t block_ms, uint32_t *ret_hit)
 {
 	*ret_hit = 0;
+	if (q->settled)
+		return 0;
 	if (block_ms && unsettled(q))
 		block(q, block_ms);
 	if (unsettled(q))
@@ -592,6 +635,10 @@ void cache_computed(struct cache_request *q, const int32_t *more, size_t n_more,
 
 	if (!q->lease)
 		return;
+	if (!q->settled) { /* it did not wait: what has come since is computed too */
+		q->stored = q->n_slots;
+		q->settled = true;
+	}
 	if (append(q, more, n_more) || n_tokens > q->n) {
 		note(q->cache, "EXTEND", "the tokens are not known");
 		release(q);

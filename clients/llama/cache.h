@@ -26,8 +26,8 @@ struct cache_request;
 
 /* Everything that must agree for K/V to be interchangeable, beside what the state's shape says. */
 struct cache_options {
-	const char *socket; /* NULL: libprefixd's default */
-	const char *tenant;
+	const char *socket;   /* NULL: libprefixd's default */
+	const char *tenant;   /* NULL: the first of the daemon's list */
 	const char *model;    /* name shown to operators */
 	const char *revision; /* digest of the model file, cache_digest_file() */
 	const char *adapter;  /* LoRA: digest and scale; "" for none */
@@ -49,8 +49,8 @@ enum {
 };
 
 /*
- * The daemon may be away: then requests hit nothing until it is there.  `state` and the options'
- * strings are the caller's and outlive the cache.  0; -ENOMEM; -EINVAL.
+ * The daemon may be away: then requests hit nothing until it is there.  `state` is the caller's and
+ * outlives the cache; strings are copied.  0; -ENOMEM; -EINVAL.
  */
 int cache_new(const struct cache_options *options, struct kvstate *state, struct cache **ret);
 /* All requests have ended.  Accepts NULL. */
@@ -66,7 +66,7 @@ const char *cache_problem(const struct cache *cache);
  *
  * Return: 0, also when nothing could be had; -ENOMEM, without a request.  CACHE_LATER: more is
  * coming; nothing has been imported yet and *ret_hit is 0: call cache_poll, other requests' steps
- * between the calls, before anything is decoded.
+ * between the calls, before anything is decoded.  Who decodes all the same computes everything.
  */
 int cache_begin(struct cache *cache, struct llama_context *ctx, const int32_t *tokens,
 		size_t n_tokens, const void *salt, size_t salt_len, struct cache_request **ret,

@@ -9,11 +9,13 @@
 
 #include "clients/llama/kvblob.h"
 
+#define XXH_INLINE_ALL
 #include <errno.h>
 #include <llama.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <xxhash.h>
 
 #define PIECE_BYTES ((size_t)4 << 20)
 #define PROBE       2 /* tokens */
@@ -62,14 +64,19 @@ bool kvstate_check_library(char *why, size_t why_len)
 
 void kvstate_settings(const struct llama_context_params *p, char *ret, size_t len)
 {
-	say(ret, len,
-	    "llama.cpp %s %s fa=%d attention=%d rope=%d,%a,%a yarn=%a,%a,%a,%a,%u swa_full=%d "
-	    "offload=%d,%d cpu=%s",
-	    LLAMA_HEADER_COMMIT, ggml_version(), (int)p->flash_attn_type, (int)p->attention_type,
-	    (int)p->rope_scaling_type, (double)p->rope_freq_base, (double)p->rope_freq_scale,
-	    (double)p->yarn_ext_factor, (double)p->yarn_attn_factor, (double)p->yarn_beta_fast,
-	    (double)p->yarn_beta_slow, p->yarn_orig_ctx, p->swa_full, p->offload_kqv, p->op_offload,
+	char all[1024];
+	XXH128_hash_t sum;
+
+	say(all, sizeof(all),
+	    "%s %s attention=%d rope=%d,%a,%a yarn=%a,%a,%a,%a,%u swa_full=%d offload=%d,%d cpu=%s",
+	    LLAMA_HEADER_COMMIT, ggml_version(), (int)p->attention_type, (int)p->rope_scaling_type,
+	    (double)p->rope_freq_base, (double)p->rope_freq_scale, (double)p->yarn_ext_factor,
+	    (double)p->yarn_attn_factor, (double)p->yarn_beta_fast, (double)p->yarn_beta_slow,
+	    p->yarn_orig_ctx, p->swa_full, p->offload_kqv, p->op_offload,
 	    llama_print_system_info());
+	sum = XXH3_128bits(all, strlen(all));
+	say(ret, len, "llama.cpp %s fa=%d %016jx%016jx", LLAMA_HEADER_COMMIT,
+	    (int)p->flash_attn_type, (uintmax_t)sum.high64, (uintmax_t)sum.low64);
 }
 
 /* ---- the shape ------------------------------------------------------------------------------- */

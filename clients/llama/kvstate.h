@@ -17,6 +17,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#define KVSTATE_SETTINGS 65
+
 struct llama_context;
 struct llama_context_params;
 struct kvstate;
@@ -42,8 +44,9 @@ struct kvstate_shape {
 /* Whether the libllama that was loaded is the one of the header.  False: `why` says what is. */
 bool kvstate_check_library(char *why, size_t why_len);
 /*
- * What of libllama and of a context's parameters changes the bits of K/V, as a line of text; also
- * what this processor can, since another rounds otherwise.
+ * What of libllama and of a context's parameters changes the bits of K/V, also what this processor
+ * can, since another rounds otherwise: libllama's commit, flash attention, and a digest of the
+ * rest.  At most KVSTATE_SETTINGS bytes with the 0.
  */
 void kvstate_settings(const struct llama_context_params *params, char *ret, size_t len);
 

@@ -290,6 +290,33 @@ START_TEST(another_slots_blocks_are_waited_for)
 }
 END_TEST
 
+/* Who is told CACHE_LATER and decodes all the same computes everything, and stores it. */
+START_TEST(nobody_has_to_wait)
+{
+	struct worker a, b;
+	struct cache_request *p, *q;
+	int32_t tokens[N];
+	uint32_t hit;
+
+	worker_start(large);
+	worker_new(&a, 1024);
+	worker_new(&b, 1024);
+	kit_prompt(worker_model, 1, tokens, N);
+	p = worker_begin(&a, tokens, N, &hit);
+	worker_prefill(&a, p, tokens, 0, 128);
+	ck_assert_int_eq(cache_begin(b.cache, b.ctx, tokens, N, NULL, 0, &q, &hit), CACHE_LATER);
+	ck_assert_uint_eq(hit, 0);
+	worker_prefill(&b, q, tokens, 0, N);
+	ck_assert_uint_eq(worker_counters(&b).stored_blocks, (N - 128) / BLOCK);
+	ck_assert_uint_eq(worker_counters(&b).failures, 0);
+	cache_end(p);
+	cache_end(q);
+	worker_expect_clean();
+	worker_free(&a);
+	worker_free(&b);
+}
+END_TEST
+
 START_TEST(a_leader_that_ends_keeps_nobody)
 {
 	struct worker a, b;
@@ -378,6 +405,7 @@ int main(void)
 	tcase_add_test(t, salts_are_kept_apart);
 	tcase_add_test(t, another_workers_blocks_are_waited_for);
 	tcase_add_test(t, another_slots_blocks_are_waited_for);
+	tcase_add_test(t, nobody_has_to_wait);
 	tcase_add_test(t, a_leader_that_ends_keeps_nobody);
 	tcase_add_test(t, blocks_come_up_from_below);
 	suite_add_tcase(s, t);

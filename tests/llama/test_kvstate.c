@@ -298,13 +298,14 @@ END_TEST
 
 START_TEST(the_library_is_the_headers)
 {
-	char why[256] = "", a[600], b[600];
+	char why[256] = "", a[KVSTATE_SETTINGS], b[KVSTATE_SETTINGS];
 	struct llama_context_params p = llama_context_default_params();
 
 	ck_assert_msg(kvstate_check_library(why, sizeof(why)), "%s", why);
 	kvstate_settings(&p, a, sizeof(a));
 	kvstate_settings(&p, b, sizeof(b));
 	ck_assert_str_eq(a, b);
+	ck_assert_uint_lt(strlen(a), sizeof(a) - 1); /* nothing was cut off */
 	p.rope_freq_base = 10000.5f;
 	kvstate_settings(&p, b, sizeof(b));
 	ck_assert_str_ne(a, b);
