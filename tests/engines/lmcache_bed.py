@@ -8,14 +8,19 @@ two functions for broadcasts between ranks, which a single rank never calls.
 """
 import asyncio
 import hashlib
-import os
+import json
+import time
 
 import torch
 import yaml
 from lmcache.v1.cache_engine import LMCacheEngineBuilder
 from lmcache.v1.config import LMCacheEngineConfig
+from lmcache.v1.distributed.api import GroupedObjectKeys, MemoryLayoutDesc, ObjectKey, PrefetchTaskSpec
+from lmcache.v1.distributed.config import parse_args
+from lmcache.v1.distributed.storage_manager import StorageManager
 from lmcache.v1.gpu_connector.mock_gpu_connector import MockGPUConnector
 from lmcache.v1.metadata import LMCacheMetadata
+from lmcache.v1.multiprocess.token_hasher import TokenHasher
 
 CHUNK = 16
 SHAPE = {"layers": 2, "heads": 2, "dim": 16}
@@ -101,15 +106,17 @@ class Bed:
     @property
     def connector(self):
         """PrefixdConnector, or None if LMCache could not make it."""
-        return self.remote.connection.getWrappedConnector() if self.remote.connection else None
+        made = self.remote.connection if self.remote else None
+        return made.getWrappedConnector() if made else None
 
     def settle(self, seconds=30.0):
-        """Waits until what was put is stored or given up."""
+        """Waits until what was put is stored or given up, and LMCache has let go of it."""
 
-        async def nothing():
-            pass
+        async def others_are_over():
+            while len(asyncio.all_tasks()) > 1:
+                await asyncio.sleep(0.002)
 
-        asyncio.run_coroutine_threadsafe(nothing(), self.manager.loop).result(seconds)
+        asyncio.run_coroutine_threadsafe(others_are_over(), self.manager.loop).result(seconds)
         if self.connector:
             for lane in self.connector._lanes.values():
                 lane.idle(seconds)
@@ -133,7 +140,70 @@ class Bed:
 
     def close(self):
         LMCacheEngineBuilder.destroy(self.name)
+        self.manager.thread.join(10)
 
 
-def hash_seed():
-    return os.environ.get("PYTHONHASHSEED", "")
+class ServerBed:
+    """The storage of LMCache's server, L1 memory and controllers, made from a command line."""
+
+    def __init__(self, params, variant=""):
+        loading = {"type": "plugin", "module_path": "prefixd_lmcache.l2", "class_name": "PrefixdL2Adapter"}
+        line = ["--l1-size-gb", "0.05", "--no-l1-use-lazy", "--eviction-policy", "LRU"]
+        self.config = parse_args([*line, "--l2-adapter", json.dumps({**loading, "adapter_params": params})])
+        self.manager = StorageManager(self.config)
+        self.adapter = self.manager.l2_adapters()[0][1]
+        self.variant = variant
+
+    @staticmethod
+    def keys(tokens, model="tiny", world_size=1, rank=0, group=0, salt=""):
+        """Keys of the full chunks of a prompt, by the server's own hash."""
+        hasher = TokenHasher(CHUNK, "blake3")
+        kv_rank = ObjectKey.ComputeKVRank(world_size, rank, world_size, rank)
+        return [ObjectKey(digest, model, kv_rank, group, salt) for digest in hasher.compute_chunk_hashes(tokens)]
+
+    @staticmethod
+    def layout(dtype="bfloat16", layers=2, width=32):
+        return MemoryLayoutDesc([torch.Size([2, layers, CHUNK, width])], [getattr(torch, dtype)])
+
+    def store(self, tokens, seconds=30.0, dtype="bfloat16", **of):
+        """Writes a prompt's chunks to L1, and waits until the server has offered them to prefixd."""
+        keys = self.keys(tokens, **of)
+        objects = self.manager.reserve_write(keys, self.layout(dtype))
+        for n, key in enumerate(keys):
+            if key in objects:
+                data = kv(tokens[: (n + 1) * CHUNK], self.variant, objects[key].get_size())
+                objects[key].raw_data[: len(data)].copy_(torch.frombuffer(bytearray(data), dtype=torch.uint8))
+        before = self.offered()
+        self.manager.finish_write(list(objects))
+        until = time.monotonic() + seconds
+        while self.offered() < before + len(objects) and time.monotonic() < until:
+            time.sleep(0.01)
+        return len(objects)
+
+    def offered(self):
+        counts = self.adapter.report_status()["counts"]
+        return sum(counts.get(name, 0) for name in ("stored", "not_stored", "dropped_pending"))
+
+    def forget(self):
+        """L1 lets go of everything, so that what comes back comes from prefixd."""
+        self.manager.clear(force=True)
+
+    def retrieve(self, tokens, seconds=30.0, dtype="bfloat16", **of):
+        """(chunks that came from prefixd, chunks whose bytes are wrong) of a prompt's leading chunks."""
+        keys = self.keys(tokens, **of)
+        group = GroupedObjectKeys(keys, of.get("group", 0), self.layout(dtype))
+        handle = self.manager.submit_prefetch_task(PrefetchTaskSpec([group]))
+        if not self.manager.wait_prefetch_status(handle, seconds):
+            raise TimeoutError("the prefetch did not end")
+        result = self.manager.query_prefetch_status(handle)
+        there, wrong = [key for n, key in enumerate(keys) if result.hit_cells[0].test(n)], 0
+        if there:
+            with self.manager.read_prefetched_results(there, result.l1_owners or None) as objects:
+                for n, obj in enumerate(objects):
+                    wrong += bytes(obj.byte_array) != kv(tokens[: (n + 1) * CHUNK], self.variant, obj.get_size())
+            self.manager.finish_read_prefetched(there, l1_owners=result.l1_owners or None)
+        return result.l2_hit_count, wrong
+
+    def close(self):
+        self.manager.close()
+

@@ -39,7 +39,7 @@ log = logging.getLogger("prefixd.lmcache")
 
 PLUGIN_TYPE = "prefixd"
 _GRACE = 0.05  # seconds past a job's time until its waiter goes: the daemon's client keeps its own deadline
-_STEP = 16  # chunks in one call of the store: after each the time is looked at
+_STEP = 16  # chunks that are allocated, or looked at, before the next call of the store
 _PING = 1.0
 _CLOSE = 5.0
 
@@ -47,8 +47,8 @@ _CLOSE = 5.0
 class PrefixdConnectorAdapter(ConnectorAdapter):
     """Makes the connector for plug-ins named ``prefixd`` or ``prefixd.<instance>``."""
 
-    def __init__(self) -> None:
-        super().__init__("plugin://" + PLUGIN_TYPE)
+    def __init__(self, schema: str = "plugin://" + PLUGIN_TYPE) -> None:
+        super().__init__(schema)
 
     def can_parse(self, url: str) -> bool:
         start = "plugin://"
@@ -60,7 +60,7 @@ class PrefixdConnectorAdapter(ConnectorAdapter):
 
 
 class PrefixdConnector(RemoteConnector):
-    """See the module.  Lookups, reads and writes have a thread and a session of the daemon each."""
+    """See the module.  Lookups, reads and writes have a thread each, so that none waits for another kind."""
 
     def __init__(self, context: ConnectorContext) -> None:
         config, metadata = context.config, context.metadata
@@ -79,12 +79,9 @@ class PrefixdConnector(RemoteConnector):
         owner = Owner(self.settings.tenant, self.settings.salt)
         # The engine gives up at its own time: what comes later would be memory that nobody looks at.
         self._read_time = min(self.settings.deadline, 0.9 * float(config.blocking_timeout_secs))
-        times = {"lookup": self.settings.lookup_deadline, "read": self._read_time, "write": self.settings.put_deadline}
-        self._stores = {
-            kind: BlockStore(self.settings.socket, options, owner, deadline=seconds) for kind, seconds in times.items()
-        }
+        self._store = BlockStore(self.settings.socket, options, owner, deadline=self._read_time)
         self._client: Optional[Client] = None  # of pings
-        self._lanes = {kind: Lane(f"prefixd-{kind}") for kind in (*times, "ping")}
+        self._lanes = {kind: Lane(f"prefixd-{kind}") for kind in ("lookup", "read", "write", "ping")}
         self._lock = threading.Lock()
         self._pending = 0  # bytes that wait to be stored
         self._counts: Dict[str, int] = {}
@@ -166,12 +163,9 @@ class PrefixdConnector(RemoteConnector):
         return 0 if await self._lanes["ping"].submit(job).arrive(_GRACE) else 1
 
     def stats(self) -> Dict[str, Any]:
-        """Counters: of this connector under "connector", of each store under its kind."""
+        """Counters: of this connector under "connector", of its calls of the daemon under "store"."""
         with self._lock:
-            found: Dict[str, Any] = {"connector": dict(self._counts, pending_bytes=self._pending)}
-        for kind, store in self._stores.items():
-            found[kind] = store.stats()
-        return found
+            return {"connector": dict(self._counts, pending_bytes=self._pending), "store": self._store.stats()}
 
     async def close(self) -> None:
         """Ends the threads and the sessions; what waited is dropped.  At most a few seconds."""
@@ -184,8 +178,7 @@ class PrefixdConnector(RemoteConnector):
         until = time.monotonic() + _CLOSE
         for lane in self._lanes.values():
             lane.close(max(0.0, until - time.monotonic()))
-        for store in self._stores.values():
-            store.close()
+        self._store.close()
         if self._client is not None:
             self._client.close()
         return True
@@ -218,12 +211,12 @@ class PrefixdConnector(RemoteConnector):
 
     def _look(self, keys: Sequence[CacheEngineKey]) -> Job[int]:
         digests = [self._digest(key) for key in keys]
-        store = self._stores["lookup"]
+        until = time.monotonic() + self.settings.lookup_deadline
 
         def work() -> int:
-            return _leading(store.contains(digests))
+            return _leading(self._store.contains(digests, deadline=until - time.monotonic()))
 
-        return self._lanes["lookup"].submit(Job(work, 0, time.monotonic() + self.settings.lookup_deadline))
+        return self._lanes["lookup"].submit(Job(work, 0, until))
 
     def _read(self, keys: Sequence[CacheEngineKey]) -> Job[List[MemoryObj]]:
         digests = [self._digest(key) for key in keys]
@@ -232,9 +225,8 @@ class PrefixdConnector(RemoteConnector):
         return self._lanes["read"].submit(job)
 
     def _fetch(self, digests: List[bytes], until: float) -> List[MemoryObj]:
-        store = self._stores["read"]
         # Asked first, as memory for a chunk that is not there could drive another out of LMCache's cache.
-        there = _leading(store.contains(digests))
+        there = _leading(self._store.contains(digests, deadline=until - time.monotonic()))
         found: List[MemoryObj] = []
         while len(found) < there and time.monotonic() < until:
             step = digests[len(found) : min(there, len(found) + _STEP)]
@@ -248,7 +240,8 @@ class PrefixdConnector(RemoteConnector):
                         break
                     places.append(place)
                 if places:
-                    good = _leading(store.get(step[: len(places)], [_bytes_of(place) for place in places]))
+                    outs = [_bytes_of(place) for place in places]
+                    good = _leading(self._store.get(step[: len(outs)], outs, deadline=until - time.monotonic()))
             except Exception as error:  # of LMCache's allocator: what has been read so far is good
                 log.warning("prefixd: no memory for a chunk: %r", error)
             finally:
@@ -286,15 +279,16 @@ class PrefixdConnector(RemoteConnector):
                 self._pending -= size
 
         until = time.monotonic() + self.settings.put_deadline
-        return self._lanes["write"].submit(Job(lambda: self._store(digests, held, until), False, until, after=after))
+        return self._lanes["write"].submit(Job(lambda: self._put(digests, held, until), False, until, after=after))
 
-    def _store(self, digests: List[bytes], objects: List[MemoryObj], until: float) -> bool:
-        store, stored = self._stores["write"], 0
+    def _put(self, digests: List[bytes], objects: List[MemoryObj], until: float) -> bool:
+        stored = 0
         for first in range(0, len(digests), _STEP):
-            if time.monotonic() >= until:
+            left = until - time.monotonic()
+            if left <= 0:
                 break
             step = slice(first, first + _STEP)
-            stored += sum(store.put(digests[step], [_bytes_of(obj) for obj in objects[step]]))
+            stored += sum(self._store.put(digests[step], [_bytes_of(obj) for obj in objects[step]], deadline=left))
         self._count("stored", stored)
         self._count("not_stored", len(digests) - stored)
         return stored == len(digests)
