@@ -204,6 +204,7 @@ class Blocks(Live):
 
     def test_order_of_calls_and_ends_of_leases(self):
         ns = self.client().open(kit.options())
+        held = self.daemon.ctl("status", "--json")["leases"]
         lease = ns.match(OWNER, tokens=kit.prompt(7, BLOCK))
         with self.fails(Status.WRONG_STATE):
             lease.commit(1)
@@ -220,7 +221,7 @@ class Blocks(Live):
         with self.assertRaisesRegex(RuntimeError, "the engine failed"), ns.match(OWNER, tokens=[1]) as lease:
             raise RuntimeError("the engine failed")
         self.assertTrue(lease.ended)
-        self.assertEqual(self.daemon.ctl("status", "--json")["leases"], 0)
+        self.assertEqual(self.daemon.ctl("status", "--json")["leases"], held)
 
     def test_a_lease_that_was_forgotten_is_given_back_with_a_warning(self):
         client = self.client()
@@ -350,6 +351,39 @@ class Blocks(Live):
         for t in threads:
             t.join()
         self.assertEqual(wrong, [])
+
+    def test_closing_ends_the_call_of_another_thread(self):
+        client, other = self.client(), self.client()
+        ids = kit.prompt(15, BLOCK)
+        first = other.open(kit.options(model="close")).match(OWNER, tokens=ids, lead=True)
+        lease = client.open(kit.options(model="close")).match(OWNER, tokens=ids, lead=True)
+        got = []
+
+        def wait():
+            try:
+                lease.wait(deadline=30)
+            except PrefixdError as error:
+                got.append(error.status)
+
+        thread = threading.Thread(target=wait)
+        thread.start()
+        kit.wait_until(client._lock.locked)
+        client.close()
+        thread.join(10)
+        self.assertEqual(got, [Status.GONE])
+        self.assertEqual(client._link.fileno(), -1)
+        first.release()
+
+    def test_deadlines_that_are_none(self):
+        client = self.client()
+        for wrong in (-1, float("nan"), "1"):
+            with self.subTest(wrong), self.fails(Status.ARGUMENT, "deadline"):
+                client.ping(deadline=wrong)
+            with self.subTest(wrong), self.fails(Status.ARGUMENT, "deadline"):
+                prefixd.Client(self.daemon.socket, deadline=wrong)
+        client.ping(deadline=float("inf"))
+        with self.fails(Status.DEADLINE):
+            client.ping(deadline=0)
 
     def test_a_view_outlives_lease_and_client(self):
         client = prefixd.Client(self.daemon.socket)
@@ -521,6 +555,13 @@ class HostTier(Live):
                 lease.load_wait()
 
 
+class Stranger:
+    """A namespace that is open nowhere."""
+
+    info = {"ns": 999}
+    life = 1
+
+
 class Events(Live):
     def test_a_subscriber_hears_what_is_stored_and_what_goes(self):
         worker, listener = self.client(), self.client()
@@ -549,5 +590,9 @@ class Events(Live):
                 break
         with self.fails(Status.ARGUMENT, "life"):
             self.client().subscribe(since=1)
+        with self.fails(Status.UNKNOWN_NAMESPACE):
+            worker._run(call := worker._begin(None), worker._session.subscribe(call, Stranger(), 0, b""))
+        worker.ping()  # a refusal ends nothing
+        self.assertEqual(worker._session.life, 1)
         with self.fails(Status.WRONG_STATE):
             prefixd.Subscription(worker, 0, 0).next()

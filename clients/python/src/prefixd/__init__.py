@@ -3,9 +3,11 @@
 See README.md beside this package for a start, and client.py for what calls guarantee.
 """
 
+from .blockstore import BlockStore
 from .client import Client, Lease, Namespace, Subscription
 from .core import NamespaceOptions, Owner
 from .errors import PrefixdError, Status
+from .identity import Identity
 from .pool import Pool
 from .values import (
     KEYS_DIGEST,
@@ -29,15 +31,6 @@ from .values import (
     WaitResult,
     WaitState,
 )
-
-try:
-    from .identity import Identity
-except ImportError:  # not in this tree yet
-    pass
-try:
-    from .blockstore import BlockStore
-except ImportError:  # not in this tree yet
-    pass
 
 __version__ = "0.1.0"
 __all__ = [

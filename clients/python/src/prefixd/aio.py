@@ -25,7 +25,7 @@ from typing import Any, AsyncIterator, Dict, Generator, List, Mapping, Optional,
 
 from . import calls
 from . import values as v
-from .core import PAUSE, READ, Call, Opened, Session, Steps
+from .core import PAUSE, READ, Call, Opened, Session, Steps, checked
 from .errors import PrefixdError, Status
 from .keys import Digests, Extra, Tokens
 from .link import Link, default_path
@@ -109,7 +109,7 @@ class Client:
         path = default_path() if socket is None else os.fspath(socket)
         self._link = _LoopLink()
         self._session = Session(self._link, path, name or os.path.basename(sys.argv[0]) or "python", copies)
-        self._deadline = deadline
+        self._deadline = checked(deadline)
 
     # ---- running a call ----
 

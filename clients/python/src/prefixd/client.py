@@ -25,7 +25,7 @@ from typing import Any, Dict, Iterator, Mapping, Optional, Type, TypeVar, Union
 
 from . import calls
 from . import values as v
-from .core import PAUSE, READ, Call, Opened, Session, Steps
+from .core import PAUSE, READ, Call, Opened, Session, Steps, checked
 from .errors import PrefixdError, Status
 from .keys import Digests, Extra, Tokens
 from .link import Link, default_path
@@ -47,7 +47,7 @@ class Client:
         path = default_path() if socket is None else os.fspath(socket)
         self._link = Link()
         self._session = Session(self._link, path, name or os.path.basename(sys.argv[0]) or "python", copies)
-        self._deadline = deadline
+        self._deadline = checked(deadline)
         self._lock = threading.Lock()
 
     # ---- running a call ----
@@ -67,6 +67,8 @@ class Client:
             return result
         finally:
             steps.close()
+            if self._session.closed:  # by another thread, meanwhile
+                self._session.close()
             self._lock.release()
 
     def _pause(self, kind: str, until: float) -> None:
@@ -156,11 +158,18 @@ class Client:
         return Subscription(self, rep["last"], rep["oldest"])
 
     def close(self) -> None:
-        """Ends the session.  Leases that are still held keep their blocks until this process ends.
+        """Ends the session; another thread's call ends with GONE.  Views of a pool stay readable.
 
-        Views of a pool stay readable as long as they are referred to.
+        Leases that are still held keep their blocks until this process ends: release them before.
         """
-        self._session.close()
+        if os.getpid() != self._session.pid:
+            self._session.close()
+        elif self._lock.acquire(blocking=False):
+            self._session.close()
+            self._lock.release()
+        else:
+            self._session.closed = True
+            self._link.end()
 
     def __enter__(self) -> "Client":
         return self

@@ -36,12 +36,20 @@ Steps = Generator[Tuple[str, float], None, T]
 
 BACKOFF_MIN = 0.005
 BACKOFF_MAX = 0.2
+DEADLINE_MAX = 1e6
 _U32_MAX = 0xFFFFFFFF
 # The daemon closes after these; to a caller they mean that this client is wrong.
 _FATAL = (Status.BAD_FRAME, Status.VERSION, Status.TOO_LARGE, Status.NO_HELLO)
 _LOADED, _FAILED = 5, 3
 _CODES = (wire.OPS[name].code for name in ("MATCH", "OPEN", "EVENT", "CHANGES", "WAIT"))
 _MATCH, _OPEN, _EVENT, _CHANGES, _WAIT = _CODES
+
+
+def checked(seconds: float) -> float:
+    """A deadline, if it is one; some days are as good as for ever, and what waits knows no infinity."""
+    if not isinstance(seconds, (int, float)) or not seconds >= 0:
+        raise PrefixdError(Status.ARGUMENT, f"{seconds!r} is no number of seconds", "deadline")
+    return min(seconds, DEADLINE_MAX)
 
 
 class Lost(Exception):
@@ -54,7 +62,7 @@ class Call:
     __slots__ = ("until", "attempted", "doubt")
 
     def __init__(self, seconds: float) -> None:
-        self.until = time.monotonic() + seconds
+        self.until = time.monotonic() + checked(seconds)
         self.attempted = False
         self.doubt = False
 
@@ -589,8 +597,9 @@ class Session:
                 self._subscribed = True
                 return rep
             except BaseException:
-                if self.stream == slot.seq:
-                    self.drop(Lost("the subscription failed"))
+                if self.stream == slot.seq and call.doubt:
+                    self.drop(Lost("whether this client has subscribed is not known"))
+                self.stream = 0
                 raise
             finally:
                 self.done(slot)

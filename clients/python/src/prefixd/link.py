@@ -71,14 +71,19 @@ class Link:
                 fds.extend(fd for (fd,) in _INT.iter_unpack(raw[: n * _INT.size]))
         return data, fds, bool(flags & socket.MSG_CTRUNC)
 
+    def end(self) -> None:
+        """Ends the connection, for whoever waits for it and for copies that a fork made too."""
+        if self._socket is not None:
+            try:
+                self._socket.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass  # it ended already
+
     def close(self, end: bool) -> None:
-        """`end`: also for copies of the connection that a fork made."""
+        """Closes it here; `end`: also for copies of the connection that a fork made."""
         if self._socket is not None:
             if end:
-                try:
-                    self._socket.shutdown(socket.SHUT_RDWR)
-                except OSError:
-                    pass  # it ended already
+                self.end()
             self._socket.close()
             self._socket = None
 
