@@ -5,6 +5,7 @@ Everything that a caller may hand over wrongly is refused as ARGUMENT with the n
 
 from __future__ import annotations
 
+from array import array
 from typing import Any, NamedTuple, Optional, Sequence, Union
 
 import numpy as np
@@ -32,8 +33,13 @@ def token_array(tokens: Tokens) -> U32:
     if isinstance(tokens, (bytes, bytearray, str)):
         raise argument("tokens", "token ids are integers")
     try:
+        if isinstance(tokens, (list, tuple, range)):
+            # Ten times as fast as numpy is over a list, and it looks at each id itself.
+            return np.frombuffer(array("I", tokens), "<u4") if tokens else NO_TOKENS
         a: npt.NDArray[Any] = np.asarray(tokens)
-    except (ValueError, TypeError, OverflowError):
+    except OverflowError:
+        raise argument("tokens", "a token id is less than 0 or more than 32 bits") from None
+    except (ValueError, TypeError):
         raise argument("tokens", "token ids are one row of integers") from None
     if a.size == 0:
         return NO_TOKENS
