@@ -1,4 +1,4 @@
-"""What tests of the block store share: keys, blocks whose bytes follow from their key, a daemon that is up."""
+"""What tests of the block store share: keys, blocks whose bytes follow from their key, a live daemon."""
 
 import hashlib
 import os

@@ -15,9 +15,19 @@ from prefixd import Status  # noqa: E402
 from prefixd.identity import DTYPE_BITS, Identity, IdentityError, dtype_name  # noqa: E402
 
 GIVEN = {
-    "model": "m", "revision": "r1", "dtype": "float16", "layout": "block-major", "engine": "test 1",
-    "adapter": "", "tp_size": 1, "tp_rank": 0, "layers": 30, "kv_heads": 3, "head_dim": 64, "block_tokens": 16,
-}  # fmt: skip
+    "model": "m",
+    "revision": "r1",
+    "dtype": "float16",
+    "layout": "block-major",
+    "engine": "test 1",
+    "adapter": "",
+    "tp_size": 1,
+    "tp_rank": 0,
+    "layers": 30,
+    "kv_heads": 3,
+    "head_dim": 64,
+    "block_tokens": 16,
+}
 TEXTS = ("model", "revision", "dtype", "layout", "engine")
 NUMBERS = ("tp_size", "tp_rank", "layers", "kv_heads", "head_dim", "block_tokens")
 
@@ -202,11 +212,24 @@ class Wire(unittest.TestCase):
     def test_every_change_changes_the_options(self):
         base = Identity(**GIVEN)
         changes = [
-            {"model": "n"}, {"revision": "r2"}, {"dtype": "bfloat16"}, {"layout": "token-major"},
-            {"engine": "test 2"}, {"adapter": "a"}, {"tp_size": 2}, {"tp_size": 2, "tp_rank": 1},
-            {"tp_size": 3, "tp_rank": 1}, {"layers": 31}, {"kv_heads": 4}, {"head_dim": 65}, {"block_tokens": 17}, {"windows": "w"}, {"scales": "s"},
-            {"opaque": True, "block_bytes": base.block_bytes}, {"opaque": True, "block_bytes": 64},
-        ]  # fmt: skip
+            {"model": "n"},
+            {"revision": "r2"},
+            {"dtype": "bfloat16"},
+            {"layout": "token-major"},
+            {"engine": "test 2"},
+            {"adapter": "a"},
+            {"tp_size": 2},
+            {"tp_size": 2, "tp_rank": 1},
+            {"tp_size": 3, "tp_rank": 1},
+            {"layers": 31},
+            {"kv_heads": 4},
+            {"head_dim": 65},
+            {"block_tokens": 17},
+            {"windows": "w"},
+            {"scales": "s"},
+            {"opaque": True, "block_bytes": base.block_bytes},
+            {"opaque": True, "block_bytes": 64},
+        ]
         options = [base.digests(32, b"p")] + [base.with_(**change).digests(32, b"p") for change in changes]
         options += [base.digests(16, b"p"), base.digests(32, b"q"), base.tokens(), base.tokens(extra=True)]
         said = [repr(dataclasses.astuple(o)) for o in options]
