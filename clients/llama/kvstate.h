@@ -52,7 +52,8 @@ void kvstate_settings(const struct llama_context_params *params, char *ret, size
 
 /*
  * All contexts must have been made with n_seq_max >= 2 (sequence 1 is this file's, and empty
- * between calls), kv_unified, and flash attention enabled.
+ * between calls), kv_unified, and flash attention enabled; n_outputs_max, where it is
+ * set, must not be below n_seq_max: libllama ends the process otherwise.
  *
  * Finds out the shape: decodes a few tokens into sequence 0 of the still empty context, looks at
  * their blob, and empties the sequence again.  Return: 0; -ENOMEM; a code of above, with a sentence

@@ -115,8 +115,8 @@ static void **make_blocks(uint64_t block, uint32_t n)
 int main(int argc, char **argv)
 {
 	struct llama_context_params p = llama_context_default_params();
-	uint32_t n_ctx = argc > 2 ? (uint32_t)atoi(argv[2]) : 8192;
-	uint32_t block_tokens = argc > 3 ? (uint32_t)atoi(argv[3]) : 16;
+	uint32_t n_ctx = argc > 2 ? (uint32_t)strtoul(argv[2], NULL, 10) : 8192;
+	uint32_t block_tokens = argc > 3 ? (uint32_t)strtoul(argv[3], NULL, 10) : 16;
 	struct llama_model *model;
 	struct llama_context *ctx;
 	struct kvstate *state;
