@@ -3,6 +3,7 @@
 Each engine is a process (vllm_driver.py) with a tiny model of random weights.  The numbers asserted are
 the engine's own: its outputs, the cached tokens of its request outputs, the counters of its metrics.
 """
+
 import os
 import random
 import select
@@ -18,8 +19,9 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "lib")]
 
 import vllm_model  # noqa: E402
-from daemon import Daemon  # noqa: E402
 from vllm_child import Child  # noqa: E402
+
+from daemon import Daemon  # noqa: E402
 
 BLOCK = 32
 VOCAB = 768
@@ -31,7 +33,9 @@ def words(seed, n):
 
 
 SYSTEM = words(1, 600)
-PROMPTS = [SYSTEM + words(10 + i, 40 + 17 * i) for i in range(5)] + [words(20 + i, 150 + 70 * i) for i in range(3)]
+PROMPTS = [SYSTEM + words(10 + i, 40 + 17 * i) for i in range(5)] + [
+    words(20 + i, 150 + 70 * i) for i in range(3)
+]
 
 
 def full_blocks(prompt):
@@ -40,7 +44,7 @@ def full_blocks(prompt):
 
 
 class Bed(unittest.TestCase):
-    """A daemon, and engines that are stopped whatever happens.  All classes share the engine without a daemon."""
+    """A daemon, and engines that are stopped whatever happens.  All share the one without a daemon."""
 
     folder = model = plain = None
 
@@ -53,7 +57,13 @@ class Bed(unittest.TestCase):
     @classmethod
     def engine(cls, name, **more):
         # A long deadline: what is tested is not how busy the machine is.
-        connector = {"socket": cls.daemon.socket, "tenant": "default", "salt": "", "name": name, "lookup_deadline_ms": 200}
+        connector = {
+            "socket": cls.daemon.socket,
+            "tenant": "default",
+            "salt": "",
+            "name": name,
+            "lookup_deadline_ms": 200,
+        }
         child = Child(os.path.join(Bed.folder, name + ".log"), Bed.model, connector, **more)
         cls.addClassCleanup(child.stop)
         return child
@@ -123,10 +133,10 @@ class TwoEngines(Bed):
         self.assertEqual(grown("external_prefix_cache_hits") + grown("prefix_cache_hits"), sum(hits))
         alone = self.a.ask("metrics")["metrics"]
         self.assertEqual(alone["vllm:external_prefix_cache_hits"], 0)
-        self.assertGreater(alone["vllm:request_prefill_kv_computed_tokens"], computed)
+        first_computed = alone["vllm:request_prefill_kv_computed_tokens"]
+        self.assertGreater(first_computed, 10 * computed)
         print(
-            f"# of {total} prompt tokens the first engine computed {alone['vllm:request_prefill_kv_computed_tokens']:.0f}"
-            f", the second {computed:.0f}",
+            f"# of {total} prompt tokens the first engine computed {first_computed:.0f}, the second {computed:.0f}",
             file=sys.stderr,
         )
 
@@ -230,7 +240,9 @@ class DaemonDies(Bed):
             self.assertEqual(answer["tokens"], self.tokens)
             if answer["cached"] == self.hits:
                 return
-            self.assertLess(time.monotonic(), until, f"{answer['cached']} instead of {self.hits}\n{self.c.text()[-2000:]}")
+            self.assertLess(
+                time.monotonic(), until, f"{answer['cached']} instead of {self.hits}\n{self.c.text()[-2000:]}"
+            )
 
     def test_1_killed_in_mid_run(self):
         self.run_until_hits()
@@ -241,7 +253,9 @@ class DaemonDies(Bed):
             while self.daemon.ctl("status", "--json")["counters"]["lookups"] == asked:
                 time.sleep(0.001)
             time.sleep(delay)
-            self.assertFalse(select.select([self.c.process.stdout], [], [], 0)[0], "it had ended before the kill")
+            self.assertFalse(
+                select.select([self.c.process.stdout], [], [], 0)[0], "it had ended before the kill"
+            )
             self.daemon.kill()
             self.assertEqual(self.c.end()["tokens"], self.tokens)
             before = self.external_hits()
@@ -265,7 +279,9 @@ class DaemonDies(Bed):
         finally:
             os.kill(self.daemon.process.pid, signal.SIGCONT)
         self.assertEqual(answer["tokens"], self.tokens)
-        print(f"# a run with hits takes {normal:.2f} s, with a daemon that hangs {hung:.2f} s", file=sys.stderr)
+        print(
+            f"# a run with hits takes {normal:.2f} s, with a daemon that hangs {hung:.2f} s", file=sys.stderr
+        )
         self.assertLess(hung, 3 * normal + 3)
         self.run_until_hits()
         self.assert_nothing_held()

@@ -1,4 +1,5 @@
 """The vLLM connector's rules, one by one: with requests made by hand and a real daemon, without an engine."""
+
 import os
 import signal
 import sys
@@ -13,13 +14,14 @@ sys.path[:0] = [str(HERE), str(HERE.parent / "lib")]
 import prefixd  # noqa: E402
 import torch  # noqa: E402
 import vllm_fakes as fakes  # noqa: E402
-from daemon import Daemon  # noqa: E402
 from prefixd_vllm.connector import PrefixdConnector  # noqa: E402
 from prefixd_vllm.layout import Pages, UnsupportedLayout, check_config, runs  # noqa: E402
-from prefixd_vllm.meta import Load, Meta, Save  # noqa: E402
+from prefixd_vllm.meta import Meta, Save  # noqa: E402
 from prefixd_vllm.settings import Settings  # noqa: E402
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole  # noqa: E402
 from vllm.v1.kv_cache_interface import MLAAttentionSpec, SlidingWindowSpec  # noqa: E402
+
+from daemon import Daemon  # noqa: E402
 
 BLOCK = fakes.BLOCK
 
@@ -147,7 +149,9 @@ class Matching(Live):
         side.allocated(request, list(range(10, 17)), 5 * BLOCK)
         (load,) = side.step(SimpleNamespace(num_scheduled_tokens={})).loads
         self.assertEqual((load.blocks, len(load.slots[0])), (list(range(10, 15)), 5))
-        self.assertFalse(side.finished(request, []), "aborted in mid-load: the engine waits for the load itself")
+        self.assertFalse(
+            side.finished(request, []), "aborted in mid-load: the engine waits for the load itself"
+        )
         self.assertEqual(self.leases(), 1)
         side.received([request.request_id], [], set())
         self.assertEqual(self.leases(), 0)
@@ -289,7 +293,9 @@ class Saving(Live):
 
     def output(self, side, request, scheduled, blocks=20):
         state = SimpleNamespace(resolve_block_ids=lambda _: (list(range(blocks)),))
-        out = SimpleNamespace(num_scheduled_tokens={request.request_id: scheduled}, kv_connector_block_state=state)
+        out = SimpleNamespace(
+            num_scheduled_tokens={request.request_id: scheduled}, kv_connector_block_state=state
+        )
         meta = side.step(out)
         request.num_computed_tokens += scheduled
         return meta.saves
@@ -297,7 +303,11 @@ class Saving(Live):
     def test_whole_blocks_when_they_are_computed(self):
         side, request = self.side(), fakes.Request("a", 100)
         side.new(request)
-        told = [(save.start, len(save.keys), save.blocks) for n in (20, 50, 30) for save in self.output(side, request, n)]
+        told = [
+            (save.start, len(save.keys), save.blocks)
+            for n in (20, 50, 30)
+            for save in self.output(side, request, n)
+        ]
         self.assertEqual(told, [(0, 2, [0, 1]), (2, 1, [2])])
 
     def test_answers_a_few_blocks_at_a_time_and_the_rest_at_the_end(self):
@@ -473,7 +483,9 @@ class Layouts(unittest.TestCase):
     def test_unsupported_layouts_are_refused_by_name(self):
         given = {"block_size": BLOCK, "num_kv_heads": 1, "head_size": 64, "dtype": torch.float32}
         self.refused("MLAAttentionSpec", cache=fakes.cache_config(one=MLAAttentionSpec(**given)))
-        self.refused("SlidingWindowSpec", cache=fakes.cache_config(one=SlidingWindowSpec(**given, sliding_window=128)))
+        self.refused(
+            "SlidingWindowSpec", cache=fakes.cache_config(one=SlidingWindowSpec(**given, sliding_window=128))
+        )
         self.refused("2 K/V cache groups", cache=fakes.cache_config(groups=2))
         self.refused("sliding windows", cache=fakes.cache_config(one=fakes.spec(sliding_window=64)))
         self.refused("non-causal", cache=fakes.cache_config(one=fakes.spec(non_causal=True)))
@@ -513,7 +525,9 @@ class Layouts(unittest.TestCase):
             self.assertIn(word, str(caught.exception))
 
     def test_runs(self):
-        self.assertEqual(list(runs([4, 5, 6, 9, 10, 2], [1, 2, 4, 5, 6, 7])), [(4, 1, 2), (6, 4, 1), (9, 5, 2), (2, 7, 1)])
+        self.assertEqual(
+            list(runs([4, 5, 6, 9, 10, 2], [1, 2, 4, 5, 6, 7])), [(4, 1, 2), (6, 4, 1), (9, 5, 2), (2, 7, 1)]
+        )
         self.assertEqual(list(runs([], [])), [])
 
 
@@ -529,7 +543,10 @@ class Guards(unittest.TestCase):
             ({"salt": "", "revision": "r"}, "tenant"),
             ({"tenant": "default", "revision": "r"}, "salt"),
             ({"tenant": "default", "salt": "", "revision": "r", "soket": "x"}, "soket"),
-            ({"tenant": "default", "salt": "", "revision": "r", "lookup_deadline_ms": 0}, "lookup_deadline_ms"),
+            (
+                {"tenant": "default", "salt": "", "revision": "r", "lookup_deadline_ms": 0},
+                "lookup_deadline_ms",
+            ),
         ):
             with self.subTest(word), self.assertRaises(ValueError) as caught:
                 self.connector(kv_transfer_config__kv_connector_extra_config=extra)

@@ -1,4 +1,5 @@
 """vllm_driver.py as an object: an engine in a process of its own, asked by method calls."""
+
 import json
 import os
 import subprocess
@@ -17,7 +18,11 @@ class Child:
         self.log = log
         config.update(model=model, connector=connector)
         environment = dict(os.environ, **(env or {}))
-        paths = [str(TREE / "clients/python/src"), str(TREE / "clients/vllm/src"), environment.get("PYTHONPATH", "")]
+        paths = [
+            str(TREE / "clients/python/src"),
+            str(TREE / "clients/vllm/src"),
+            environment.get("PYTHONPATH", ""),
+        ]
         environment["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
         with open(log, "ab") as err:
             self.process = subprocess.Popen(

@@ -6,6 +6,7 @@ Reads one object a line from stdin and answers with one a line on stdout; all th
 to stderr.  Figures are the engine's own: cached tokens as its request outputs tell them, counters as its
 metrics do.  The engine runs inside this process, so that its K/V cache can be looked at too.
 """
+
 import hashlib
 import json
 import os
@@ -45,7 +46,8 @@ class Engine:
         extra.update(config.get("engine", {}))
         self.llm = LLM(
             model=config["model"], skip_tokenizer_init=True, enforce_eager=True, seed=0,
-            dtype="float32", max_model_len=2048, max_num_seqs=8, block_size=32, disable_log_stats=False, **extra,
+            dtype="float32", max_model_len=2048, max_num_seqs=8, block_size=32, disable_log_stats=False,
+            **extra,
         )  # fmt: skip
 
     @property
@@ -87,7 +89,9 @@ class Engine:
         from vllm import SamplingParams
         from vllm.v1.request import Request
 
-        request = Request("look", prompt, SamplingParams(max_tokens=1), None, block_hasher=self.core.request_block_hasher)
+        request = Request(
+            "look", prompt, SamplingParams(max_tokens=1), None, block_hasher=self.core.request_block_hasher
+        )
         worker = self.core.model_executor.driver_worker
         worker = getattr(worker, "worker", worker)
         digests = []

@@ -1,4 +1,5 @@
 """What the vLLM connector's halves see of an engine, made by hand, for tests of their rules."""
+
 import hashlib
 from types import SimpleNamespace
 
@@ -58,8 +59,8 @@ def vllm_config(**changes):
 
 def options(revision="r1", probe=b"p" * 32):
     return prefixd.Identity(
-        model="m", revision=revision, dtype="float32", layout="LBHNC test", engine="vllm test", adapter="", tp_size=1,
-        tp_rank=0, layers=LAYERS, kv_heads=HEADS, head_dim=HEAD, block_tokens=BLOCK,
+        model="m", revision=revision, dtype="float32", layout="LBHNC test", engine="vllm test", adapter="",
+        tp_size=1, tp_rank=0, layers=LAYERS, kv_heads=HEADS, head_dim=HEAD, block_tokens=BLOCK,
     ).digests(32, probe)  # fmt: skip
 
 
@@ -103,7 +104,13 @@ def scheduler(daemon, log, settings=None, namespaces=None, **roles):
     made = Settings.of({**given, **(settings or {})})
     roles = {"loads": True, "saves": True, **roles}
     return SchedulerSide(
-        made, link(daemon, "no", log), OWNER, namespaces or (lambda: [options()]), BLOCK, say=Say(log), **roles
+        made,
+        link(daemon, "no", log),
+        OWNER,
+        namespaces or (lambda: [options()]),
+        BLOCK,
+        say=Say(log),
+        **roles,
     )
 
 
@@ -120,5 +127,7 @@ def tensors(n_blocks=64, order="LBHNC", seed=None):
 def worker(daemon, log, kv, settings=None, writable=True, config=None):
     made = Settings.of({"tenant": "default", "salt": "", "socket": daemon.socket, **(settings or {})})
     pages = Pages.of(kv, config or cache_config(len(kv["layers.0"])))
-    side = WorkerSide(made, link(daemon, "rw" if writable else "ro", log), OWNER, pages, 0, writable=writable, say=Say(log))
+    side = WorkerSide(
+        made, link(daemon, "rw" if writable else "ro", log), OWNER, pages, 0, writable=writable, say=Say(log)
+    )
     return side

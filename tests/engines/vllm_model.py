@@ -4,6 +4,7 @@ Weights of load_format=dummy are so small that a token's successor hardly depend
 with them a test could not tell right K/V from wrong.  These are large enough that it does; the tests
 assert so.
 """
+
 import json
 from pathlib import Path
 

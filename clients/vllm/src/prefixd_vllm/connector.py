@@ -1,7 +1,7 @@
 """`PrefixdConnector`: vLLM's K/V connector interface, version 1, on prefixd.
 
-    --kv-transfer-config '{"kv_connector": "PrefixdConnector", "kv_connector_module_path": "prefixd_vllm.connector",
-      "kv_role": "kv_both", "kv_load_failure_policy": "recompute",
+    --kv-transfer-config '{"kv_connector": "PrefixdConnector",
+      "kv_connector_module_path": "prefixd_vllm.connector", "kv_role": "kv_both", "kv_load_failure_policy": "recompute",
       "kv_connector_extra_config": {"tenant": "default", "salt": "", "revision": "..."}}'
 
 The engine makes one object for its scheduler and one in each worker process; this class hands over to
@@ -54,7 +54,13 @@ def _guarded(otherwise: Callable[[], Any]) -> Callable[[F], F]:
             try:
                 return method(self, *args, **kwargs)
             except Exception as error:
-                self._say(method.__name__, "%s failed: %r; requests are computed", method.__name__, error, trace=True)
+                self._say(
+                    method.__name__,
+                    "%s failed: %r; requests are computed",
+                    method.__name__,
+                    error,
+                    trace=True,
+                )
                 return otherwise()
 
         return inner  # type: ignore[return-value]
@@ -105,7 +111,9 @@ class PrefixdConnector(KVConnectorBase_V1, SupportsHMA):
         self._identities = [first.with_(tp_rank=rank) for rank in range(ranks)]
         log.info("prefixd: %r", first)
         link = Link(
-            client_maker(settings.socket, settings.name + "/scheduler", settings.lookup_deadline_ms / 1000, True),
+            client_maker(
+                settings.socket, settings.name + "/scheduler", settings.lookup_deadline_ms / 1000, True
+            ),
             "no",
             self._say,
         )
@@ -139,11 +147,17 @@ class PrefixdConnector(KVConnectorBase_V1, SupportsHMA):
         rank = int(get_tensor_model_parallel_rank())
         settings = self._settings
         link = Link(
-            client_maker(settings.socket, f"{settings.name}/worker{rank}", settings.save_deadline_ms / 1000, True),
+            client_maker(
+                settings.socket, f"{settings.name}/worker{rank}", settings.save_deadline_ms / 1000, True
+            ),
             "rw" if self._saves else "ro",
             self._say,
         )
-        self._worker = WorkerSide(settings, link, self._owner, pages, rank, writable=self._saves, say=self._say)
+        if self._worker is not None:
+            self._worker.close()  # the engine has made its cache anew
+        self._worker = WorkerSide(
+            settings, link, self._owner, pages, rank, writable=self._saves, say=self._say
+        )
 
     def _meta(self) -> Optional[Meta]:
         return self._connector_metadata if isinstance(self._connector_metadata, Meta) else None
@@ -163,7 +177,9 @@ class PrefixdConnector(KVConnectorBase_V1, SupportsHMA):
     def wait_for_layer_load(self, layer_name: str) -> None:
         """Nothing to wait for: a request is scheduled when its blocks are there."""
 
-    def save_kv_layer(self, layer_name: str, kv_layer: torch.Tensor, attn_metadata: Any, **kwargs: Any) -> None:
+    def save_kv_layer(
+        self, layer_name: str, kv_layer: torch.Tensor, attn_metadata: Any, **kwargs: Any
+    ) -> None:
         """Nothing by layer: whole blocks are saved behind the step."""
 
     @_guarded(lambda: None)
@@ -195,8 +211,12 @@ class PrefixdConnector(KVConnectorBase_V1, SupportsHMA):
             self._scheduler.new(request)
 
     @_guarded(lambda: (0, False))
-    def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> Tuple[Optional[int], bool]:
-        return (0, False) if self._scheduler is None else self._scheduler.matched(request, num_computed_tokens)
+    def get_num_new_matched_tokens(
+        self, request: Any, num_computed_tokens: int
+    ) -> Tuple[Optional[int], bool]:
+        return (
+            (0, False) if self._scheduler is None else self._scheduler.matched(request, num_computed_tokens)
+        )
 
     @_guarded(lambda: None)
     def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:

@@ -68,12 +68,12 @@ def identity_of(
         given=revision,
         limit=digest_limit_bytes,
     )
-    order = _get(kv_cache_config, "kv_cache_layout", "layout")
+    order = _said("layout", _get(kv_cache_config, "kv_cache_layout", "layout"))
     return Identity(
         model=model or str(_get(model_config, "model", "model")),
         revision=f"{weights}~{variant_of(model_config)}",
         dtype=dtype_name(_get(spec, "dtype", "dtype")),
-        layout=f"{_given('layout', order)} {machine}",
+        layout=f"{order} {machine}",
         engine=f"vllm {version}",
         adapter=_adapter(vllm_config, adapter),
         tp_size=_get(_get(vllm_config, "parallel_config", "tp_size"), "tensor_parallel_size", "tp_size"),
@@ -87,7 +87,9 @@ def identity_of(
     )
 
 
-def revision_of(model: str, revision: str | None, load_format: str, *, given: str = "", limit: int = 16 << 30) -> str:
+def revision_of(
+    model: str, revision: str | None, load_format: str, *, given: str = "", limit: int = 16 << 30
+) -> str:
     """Which weights these are: a text that differs whenever they do.
 
     `given` is what the user says and wins.  Else a commit; a branch or tag is none, since it moves.  Else,
@@ -96,7 +98,7 @@ def revision_of(model: str, revision: str | None, load_format: str, *, given: st
     than `limit` bytes are refused.
     """
     if given:
-        return given
+        return _said("revision", given)
     right = 'say "revision" in kv_connector_extra_config: the commit, or a digest of the weights'
     if load_format == "dummy":
         raise _missing("revision", f"weights of load_format=dummy have none; {right}")
@@ -107,7 +109,9 @@ def revision_of(model: str, revision: str | None, load_format: str, *, given: st
         return snapshot.group(1)
     if os.path.exists(model):
         return _digest_of_files(model, limit, right)
-    raise _missing("revision", f"{revision!r} of {model!r} is no commit and {model!r} is no directory here; {right}")
+    raise _missing(
+        "revision", f"{revision!r} of {model!r} is no commit and {model!r} is no directory here; {right}"
+    )
 
 
 def _digest_of_files(path: str, limit: int, right: str) -> str:
@@ -123,7 +127,9 @@ def _digest_of_files(path: str, limit: int, right: str) -> str:
         raise _missing("revision", f"{path!r} has no weights that are known to PrefixdConnector; {right}")
     total = sum(os.path.getsize(file) for _, file in names)
     if total > limit:
-        raise _missing("revision", f"{path!r} has {total} bytes, too many to read (digest_limit_bytes={limit}); {right}")
+        raise _missing(
+            "revision", f"{path!r} has {total} bytes, too many to read (digest_limit_bytes={limit}); {right}"
+        )
     digest = hashlib.blake2b(digest_size=20, person=b"prefixd-weights")
     for name, file in names:
         with open(file, "rb") as source:
@@ -146,7 +152,7 @@ def variant_of(model_config: Any) -> str:
         "quantization": _text_of(getattr(model_config, "quantization", None)),
         "compute": dtype_name(_get(model_config, "dtype", "dtype")),
     }
-    text = json.dumps(what, sort_keys=True, default=_text_of)
+    text = json.dumps(_plain(what), sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=8, person=b"prefixd-variant").hexdigest()
 
 
@@ -157,17 +163,30 @@ def _adapter(vllm_config: Any, given: str) -> str:
     if not given:
         raise _missing(
             "adapter",
-            "LoRA is enabled, and block hashes hold only an adapter's name and path; say \"adapter\" in "
+            'LoRA is enabled, and block hashes hold only an adapter\'s name and path; say "adapter" in '
             "kv_connector_extra_config: a text that changes when the files of any adapter do",
         )
     return given
 
 
 def _text_of(value: Any) -> str:
-    # str() of an object could name an address, which would differ in every process.
+    return str(getattr(value, "value", value))  # of an enum what it stands for
+
+
+def _plain(value: Any) -> Any:
+    """As JSON knows it, and the same in every process: str() of an object could name its address."""
+    if isinstance(value, dict):
+        return {str(key): _plain(one) for key, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(one) for one in value]
+    if isinstance(value, (set, frozenset)):
+        return sorted(json.dumps(_plain(one), sort_keys=True) for one in value)
+    if value is None or isinstance(value, (str, int, float)):
+        return value
     if hasattr(value, "to_dict"):
-        return json.dumps(value.to_dict(), sort_keys=True, default=_text_of)
-    value = getattr(value, "value", value)
+        return _plain(value.to_dict())
+    if type(value).__str__ is object.__str__ and type(value).__repr__ is object.__repr__:
+        return [type(value).__name__, _plain(getattr(value, "__dict__", {}))]
     return str(value)
 
 
@@ -183,6 +202,13 @@ def _given(field: str, value: Any) -> Any:
     if value is None:
         raise _missing(field, "the engine did not say it")
     return value
+
+
+def _said(field: str, text: str) -> str:
+    """A text that goes into a longer one, in which nobody would notice that it says nothing."""
+    if str(text).strip().lower() in ("", "auto", "none", "null", "unknown"):
+        raise _missing(field, f"it is {text!r}")
+    return str(text)
 
 
 def _missing(field: str, text: str) -> IdentityError:

@@ -62,8 +62,8 @@ def _group_reasons(config: Any) -> Iterator[str]:
     groups = list(config.kv_cache_groups)
     if len(groups) != 1:
         yield (
-            f"it has {len(groups)} K/V cache groups (sliding windows, Mamba or other hybrid models); only one group "
-            "of full attention is supported (models with several attention types do not work with this connector)"
+            f"it has {len(groups)} K/V cache groups (sliding windows, Mamba, other hybrid models); only one "
+            "group of full attention is supported: such models run without this connector"
         )
         return
     group, spec = groups[0], groups[0].kv_cache_spec
@@ -78,14 +78,23 @@ def _group_reasons(config: Any) -> Iterator[str]:
         yield "its K/V cache group has layers of a draft model"
     hash_size = getattr(config, "hash_block_size", None)
     if hash_size is not None and hash_size != spec.block_size:
-        yield f"block hashes are of {hash_size} tokens and blocks of {spec.block_size} (leave --prefix-match-unit unset)"
+        yield (
+            f"block hashes are of {hash_size} tokens and blocks of {spec.block_size} "
+            "(leave --prefix-match-unit unset)"
+        )
     order = getattr(config, "kv_cache_layout", None)
     if order is not None and order not in _COMPACT:
-        yield f"in K/V cache layout {order} a block's bytes do not lie together (set VLLM_KV_CACHE_LAYOUT=LBHNC)"
+        yield (
+            f"in K/V cache layout {order} a block's bytes do not lie together "
+            "(set VLLM_KV_CACHE_LAYOUT=LBHNC)"
+        )
 
 
 def _spec_reasons(spec: Any) -> Iterator[str]:
-    if getattr(spec, "sliding_window", None) is not None or getattr(spec, "attention_chunk_size", None) is not None:
+    if (
+        getattr(spec, "sliding_window", None) is not None
+        or getattr(spec, "attention_chunk_size", None) is not None
+    ):
         yield "sliding windows and chunked attention are not supported"
     if getattr(spec, "non_causal", False):
         yield "non-causal attention is not supported"
@@ -99,7 +108,7 @@ def _spec_reasons(spec: Any) -> Iterator[str]:
     if getattr(spec, "tokens_per_state", 1) != 1:
         yield "its cache is compressed (tokens_per_state)"
     if spec.block_size > _BLOCK_TOKENS_MAX:
-        yield f"blocks of {spec.block_size} tokens are too large (set --block-size to {_BLOCK_TOKENS_MAX} or less)"
+        yield f"blocks of {spec.block_size} tokens are too large (set --block-size below {_BLOCK_TOKENS_MAX})"
 
 
 def runs(slots: Sequence[int], blocks: Sequence[int]) -> Iterator[tuple[int, int, int]]:
@@ -133,7 +142,9 @@ class Pages:
         names, spec = layer_names(kv_cache_config), kv_cache_config.kv_cache_groups[0].kv_cache_spec
         if set(names) != set(kv_caches):
             odd = sorted(set(names) ^ set(kv_caches))
-            raise UnsupportedLayout(f"PrefixdConnector: layers that share or lack a K/V cache: {', '.join(odd[:4])}")
+            raise UnsupportedLayout(
+                f"PrefixdConnector: layers that share or lack a K/V cache: {', '.join(odd[:4])}"
+            )
         layers = tuple(_rows(name, kv_caches[name], spec, kv_cache_config.num_blocks) for name in names)
         if len({rows.ctypes.data for rows in layers}) != len(layers):
             raise UnsupportedLayout("PrefixdConnector: layers share one K/V cache, which is not supported")
@@ -179,6 +190,8 @@ def _rows(name: str, tensor: Any, spec: Any, n_blocks: int) -> npt.NDArray[np.ui
         raise wrong(f"has {expected * item} bytes a block, configured were {page}")
     # The same memory as bytes, whatever the order of heads and tokens inside a page.
     flat = torch.empty(0, dtype=torch.uint8).set_(tensor.untyped_storage())
-    rows = torch.as_strided(flat, (n_blocks, page), (tensor.stride(0) * item, 1), tensor.storage_offset() * item)
+    rows = torch.as_strided(
+        flat, (n_blocks, page), (tensor.stride(0) * item, 1), tensor.storage_offset() * item
+    )
     array: npt.NDArray[np.uint8] = rows.numpy()
     return array

@@ -14,9 +14,9 @@ __all__ = ["Load", "Meta", "Save"]
 class Load:
     """Copy blocks of the pool into the engine's.
 
-    `slots[rank][i]` of the life `boot` goes to block `blocks[i]`; the scheduler's lease holds the slots until
-    the request is told as received.  `reuse` is the daemon's counter at the match, for telling a slot that was
-    reused all the same.  `slots` is empty where the plan failed: then all blocks are told as not loaded.
+    `slots[rank][i]` of the life `boot` goes to block `blocks[i]`; the scheduler's lease holds the slots
+    until the request is told as received.  `reuse` is the daemon's counter at the match, for telling a
+    slot that was reused all the same.  `slots` is empty where the plan failed: then all blocks are told as not loaded.
     """
 
     req_id: str

@@ -120,7 +120,9 @@ class SchedulerSide:
         self._planned.append(load)  # from here on the engine waits for it, whatever follows
         self._held[request.request_id] = r
         if num_external % self._block or len(load.blocks) != n or r.session is None:
-            self._say("plan", "a load could not be planned (%d tokens, %d blocks)", num_external, len(load.blocks))
+            self._say(
+                "plan", "a load could not be planned (%d tokens, %d blocks)", num_external, len(load.blocks)
+            )
             return
         slots = [[int(slot) for slot in lease.slots[r.have : r.have + n]] for lease in r.leases]
         if slots and all(len(one) == n for one in slots):

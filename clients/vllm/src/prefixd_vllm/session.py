@@ -47,7 +47,9 @@ class Say:
         self._log = log
         self._last: dict[str, float] = {}
 
-    def __call__(self, kind: str, text: str, *args: Any, level: int = logging.WARNING, trace: bool = False) -> None:
+    def __call__(
+        self, kind: str, text: str, *args: Any, level: int = logging.WARNING, trace: bool = False
+    ) -> None:
         now = time.monotonic()
         if now - self._last.get(kind, -SAY_EVERY) >= SAY_EVERY:
             self._last[kind] = now
@@ -143,7 +145,9 @@ class Link:
         client = None
         while True:
             with self._wake:
-                self._wake.wait_for(lambda: self._closed or (self._wanted is not None and self._session is None))
+                self._wake.wait_for(
+                    lambda: self._closed or (self._wanted is not None and self._session is None)
+                )
                 if self._closed:
                     if client is not None and self._session is None:
                         client.close()
@@ -166,12 +170,15 @@ class Link:
                     self._session, self._tried = session, True
                     self._wake.notify_all()
                 if session is None:
-                    self._wake.wait_for(lambda: self._closed or self._wanted is not wanted, pause)
+                    self._pause(wanted, pause)
+
+    def _pause(self, wanted: Any, seconds: float) -> None:
+        self._wake.wait_for(lambda: self._closed or self._wanted is not wanted, seconds)
 
     def _open(self, client: Any, wanted: Sequence[Any]) -> Session:
         client.connect(deadline=RETRY)
         try:
-            client.quiesced()  # blocks that an earlier connection of this client held; nothing reads them any more
+            client.quiesced()  # nothing reads any more what earlier connections of this client held
         except PrefixdError:
             pass
         map = self._map
@@ -180,20 +187,21 @@ class Link:
         except PrefixdError as error:
             if map != "rw" or error.status != Status.FORBIDDEN or error.field != "map":
                 raise
-            self._say("read only", "this process may read the pool and not write it: it stores nothing")
+            self._say("read only", "this process may read the pool and not write it; it stores nothing")
             map = "ro"
             spaces = [client.open(options, map=map, deadline=OPEN_DEADLINE) for options in wanted]
         for space in spaces:
             if getattr(space, "seed_mismatch", False):
                 self._say(
                     "seed",
-                    "another process hashes blocks of this model with another seed, so the two share nothing: set "
-                    "PYTHONHASHSEED to the same value for all of them, or use --prefix-caching-hash-algo sha256",
+                    "another process hashes blocks of this model with another seed, so the two share nothing: "
+                    "set PYTHONHASHSEED to the same value for all of them, or to none with "
+                    "--prefix-caching-hash-algo sha256",
                 )
         pools = [] if map == "no" else [space.pool for space in spaces]
         return Session(client, spaces, bytes(client.boot), pools, map == "rw")
 
 
 def client_maker(socket: Optional[str], name: str, deadline: float, copies: bool) -> Callable[[], Any]:
-    """Makes clients for a Link.  `copies`: what is read is copied out first and checked, so it may be revoked."""
+    """Makes clients for a Link.  `copies`: what is read is copied out and checked, so it may be revoked."""
     return lambda: prefixd.Client(socket, name=name, deadline=deadline, copies=copies)

@@ -57,7 +57,8 @@ class Settings:
         for key in extra:
             if key not in known:
                 raise ValueError(
-                    f"kv_connector_extra_config: {key!r} is not known to PrefixdConnector; known are {', '.join(known)}"
+                    f"kv_connector_extra_config: {key!r} is not known to PrefixdConnector; "
+                    f"known are {', '.join(known)}"
                 )
         for key, right in _NEEDED.items():
             if not isinstance(extra.get(key), str) or (key == "tenant" and not extra[key]):
@@ -69,11 +70,15 @@ class Settings:
 
 def _check(key: str, value: Any) -> None:
     if key.endswith("_ms"):
-        good, right = not isinstance(value, bool) and isinstance(value, (int, float)) and 0 < value <= 600_000, (
-            "a number of milliseconds above 0, at most 600000"
+        good, right = (
+            not isinstance(value, bool) and isinstance(value, (int, float)) and 0 < value <= 600_000,
+            ("a number of milliseconds above 0, at most 600000"),
         )
     elif key in ("save_every", "digest_limit_bytes"):
-        good, right = not isinstance(value, bool) and isinstance(value, int) and value >= 1, "a whole number, at least 1"
+        good, right = (
+            not isinstance(value, bool) and isinstance(value, int) and value >= 1,
+            "a whole number, at least 1",
+        )
     elif key == "save_generated":
         good, right = isinstance(value, bool), "true or false"
     else:

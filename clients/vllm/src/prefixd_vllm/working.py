@@ -22,7 +22,7 @@ from prefixd.errors import PrefixdError, Status
 from prefixd.pool import reuse_of
 
 from .layout import Pages
-from .meta import Load, Meta, Save
+from .meta import Load, Meta
 from .session import Link, Say, Session
 from .settings import Settings
 
@@ -46,7 +46,9 @@ class _Path:
 class WorkerSide:
     """`rank` picks what concerns this worker.  Threads begin with the first job."""
 
-    def __init__(self, settings: Settings, link: Link, owner: Any, pages: Pages, rank: int, *, writable: bool, say: Say):
+    def __init__(
+        self, settings: Settings, link: Link, owner: Any, pages: Pages, rank: int, *, writable: bool, say: Say
+    ):
         self._settings, self._link, self._owner, self._pages, self._say = settings, link, owner, pages, say
         self._rank, self._writable = rank, writable  # by role; the session may be read-only besides
         self._lock = threading.Lock()
@@ -183,7 +185,9 @@ class WorkerSide:
         session = self._session_of(job.boot)
         pool = session.pools[0] if session is not None else None
         if pool is None:
-            self._say("load gone", "the daemon went away between a match and its load; those blocks are computed")
+            self._say(
+                "load gone", "the daemon went away between a match and its load; those blocks are computed"
+            )
             return every
         if len(slots) != len(job.blocks) or pool.block_bytes != self._pages.block_bytes:
             raise ValueError(f"{len(slots)} slots of {pool.block_bytes} bytes for {len(job.blocks)} blocks")
@@ -215,7 +219,11 @@ class WorkerSide:
             seconds = self._settings.save_deadline_ms / 1000
             try:
                 session = self._link.session
-                if session is None or not (self._writable and session.writable) or time.monotonic() - since > _BACKLOG * seconds:
+                if (
+                    session is None
+                    or not (self._writable and session.writable)
+                    or time.monotonic() - since > _BACKLOG * seconds
+                ):
                     self._count("saves_dropped", 1)
                 elif not path.cancelled:
                     self._save(session, path, upto, time.monotonic() + seconds)
@@ -242,7 +250,9 @@ class WorkerSide:
         pool = lease.pool
         chunk = max(1, _CHUNK_BYTES // self._pages.block_bytes)
         if pool.block_bytes != self._pages.block_bytes:
-            raise ValueError(f"the pool's blocks have {pool.block_bytes} bytes, the engine's {self._pages.block_bytes}")
+            raise ValueError(
+                f"the pool's blocks have {pool.block_bytes} bytes, the engine's {self._pages.block_bytes}"
+            )
         at = len(lease.slots)
         while at < len(blocks) and time.monotonic() < until:
             todo = lease.reserve(min(chunk, len(blocks) - at), deadline=_left(until))
@@ -250,7 +260,9 @@ class WorkerSide:
             with path.lock:
                 if path.cancelled:
                     return
-                self._pages.save(pool.array, [int(slot) for slot in todo.slots], blocks[todo.first : todo.first + n])
+                self._pages.save(
+                    pool.array, [int(slot) for slot in todo.slots], blocks[todo.first : todo.first + n]
+                )
             done = lease.commit(n, deadline=_left(until))
             at = todo.first + n
             self._count("blocks_saved", done.n_stored)
