@@ -38,6 +38,7 @@ except ImportError as error:
     raise unittest.SkipTest(f"vLLM is not installed here: {error}")
 
 import numpy as np  # noqa: E402
+import vllm_model  # noqa: E402
 from prefixd.identity import IdentityError  # noqa: E402
 from prefixd_vllm import tier_jobs  # noqa: E402
 from prefixd_vllm.tier_identity import tier_identity  # noqa: E402
@@ -105,9 +106,14 @@ class Host:
         self.close()
 
     def close(self):
+        """Shuts down, and asserts that nobody holds the host tier's memory any more."""
         manager, self.manager = self.manager, None
-        if manager is not None:
-            manager.shutdown()
+        if manager is None:
+            return
+        manager.shutdown()
+        maps = Path("/proc/self/maps").read_text()
+        if f"vllm_offload_{self.spec.config.engine_id}" in maps:
+            raise AssertionError("the host tier's memory is still mapped: something holds its rows")
 
     def rows(self):
         return np.asarray(self.manager.primary_tier.get_kv_memoryview()).view(np.uint8)
@@ -195,6 +201,21 @@ class Case(unittest.TestCase):
         while LookupResult.RETRY in [host.tier.lookup(key, context) for key in keys]:
             self.assertLess(time.monotonic(), until, "lookups do not end")
             host.step()
+
+    def passed_on(self, a, b, keys):
+        """What b finds of keys that a offloads anew."""
+        a.manager.primary_tier.reset_cache()
+        a.put(keys)
+        a.settle()
+        return b.get(keys)
+
+    def until(self, n, get, seconds=10):
+        """get(), again until it has n: a store asks once a second whether its daemon is back."""
+        end = time.monotonic() + seconds
+        while len(found := get()) < n and time.monotonic() < end:
+            time.sleep(0.1)
+        self.right(found)
+        return found
 
     def right(self, found):
         for key, data in found.items():
@@ -356,15 +377,7 @@ class Trouble(Case):
             self.right(b.get(keys))
             daemon.start()
             back = [key_of(f"back{i}") for i in range(10)]
-            deadline = time.monotonic() + 20
-            found = {}
-            while len(found) < len(back) and time.monotonic() < deadline:
-                a.manager.primary_tier.reset_cache()
-                a.put(back)
-                a.settle()
-                found = b.get(back)
-            self.right(found)
-            self.assertEqual(set(back), set(found))
+            self.assertEqual(set(back), set(self.until(10, lambda: self.passed_on(a, b, back))))
             self.clean(daemon)
 
     def test_stopped(self):
@@ -389,47 +402,58 @@ class Trouble(Case):
             finally:
                 os.kill(daemon.process.pid, signal.SIGCONT)
             again = [key_of(f"again{i}") for i in range(5)]
-            until, found = time.monotonic() + 20, {}
-            while len(found) < 5 and time.monotonic() < until:
-                a.manager.primary_tier.reset_cache()
-                a.put(again)
-                a.settle()
-                found = b.get(again)
-            self.right(found)
-            self.assertEqual(set(again), set(found))
+            self.assertEqual(set(again), set(self.until(5, lambda: self.passed_on(a, b, again))))
             self.clean(daemon)
 
     def test_shutdown_with_jobs_in_flight(self):
-        row = 1 << 18
+        keys = [key_of(i) for i in range(100)]
         with Daemon(pool_blocks=256) as daemon:
-            host = Host(daemon, rows=256, row=row)
-            view = host.manager.primary_tier.get_kv_memoryview()
-            host.put([key_of(i) for i in range(128)])
-            host.put([key_of(f"b{i}") for i in range(100)])
-            self.assertTrue(host.manager.has_pending_work())
-            host.close()
-            with self.assertRaises(ValueError):
-                view[0, 0]  # released: nothing of the tier held the memory any more
+            host = Host(daemon, rows=256)
+            host.put(keys)
+            host.settle()
+            os.kill(daemon.process.pid, signal.SIGSTOP)
+            try:
+                # A question and a copy wait for the daemon, and another job for its turn.
+                host.tier.lookup(key_of("asked"), host.request())
+                host.step()
+                host.put([key_of(f"b{i}") for i in range(50)])
+                self.begun(host.tier._transfers)
+                host.put([key_of(f"c{i}") for i in range(50)])
+                tier, start = host.tier, time.monotonic()
+                host.close()
+                took = time.monotonic() - start
+            finally:
+                os.kill(daemon.process.pid, signal.SIGCONT)
+            print(f"# shutdown with two jobs and a lookup in flight: {took:.3f} s")
+            self.assertLess(took, 2.0)
             self.assertEqual([], threads())
-            self.assertEqual({}, {j.job_id: j for j in host.tier.get_finished_jobs() if j.success and j.job_id == 1})
+            self.assertEqual([False, False], [job.success for job in tier.get_finished_jobs()])
             self.clean(daemon)
 
     def test_reset_with_jobs_in_flight(self):
-        for on_reset in ("stop", "keep"):
-            row = 1 << 18
-            with Daemon(pool_blocks=256) as daemon, Host(daemon, rows=256, row=row, on_reset=on_reset, drain=0.001) as host:
-                keys = [key_of(i) for i in range(10)]
+        keys = [key_of(i) for i in range(10)]
+        for on_reset, n in (("stop", 0), ("keep", 10)):
+            with Daemon(pool_blocks=256) as daemon, Host(daemon, rows=256, on_reset=on_reset, drain=0.05) as host:
                 host.put(keys)
                 host.settle()
-                for i in range(10):
-                    host.put([key_of(f"{i}/{j}") for j in range(20)])
-                host.manager.reset_cache()  # asserts that no job is open
-                self.assertGreater(host.tier.counts["not_stored"], 0)
-                self.assertEqual(0 if on_reset == "stop" else 10, len(host.get(keys)))
+                os.kill(daemon.process.pid, signal.SIGSTOP)
+                try:
+                    host.put([key_of(f"b{i}") for i in range(50)])
+                    self.begun(host.tier._transfers)
+                    host.put([key_of(f"c{i}") for i in range(50)])
+                    start = time.monotonic()
+                    host.manager.reset_cache()  # asserts that no job is open
+                    took = time.monotonic() - start
+                finally:
+                    os.kill(daemon.process.pid, signal.SIGCONT)
+                print(f"# reset ({on_reset}) with two jobs in flight: {took:.3f} s")
+                self.assertLess(took, 2.0)
+                self.assertEqual(100, host.tier.counts["not_stored"])
+                self.assertEqual(n, len(self.until(n, lambda: host.get(keys))))
                 host.put([key_of("after")])
                 host.settle()
-                with Host(daemon, row=row) as other:
-                    self.assertEqual(0 if on_reset == "stop" else 1, len(other.get([key_of("after")])))
+                with Host(daemon) as other:
+                    self.assertEqual(1 if n else 0, len(other.get([key_of("after")])))
                 self.clean(daemon)
 
     def test_pool_too_small(self):
@@ -514,6 +538,7 @@ class Identity(Case):
         self.refused("threads", threads=0)
         self.refused("lookup_deadline", lookup_deadline=-1)
         self.refused("on_reset", on_reset="perhaps")
+        self.refused("locality", locality="here")
         gc.collect()
         self.assertEqual(before, len(os.listdir("/dev/shm")), "a refusal leaves shared memory behind")
         self.assertEqual([], threads())
@@ -621,7 +646,12 @@ class Threads(Case):
             lookups.close()
 
     def test_jobs_that_cannot_be_right(self):
-        transfers = self.transfers(Memory())
+        def get(keys, outs):
+            for out in outs:
+                out(np.ones(64, np.uint8))
+            return [True] * len(keys)
+
+        transfers = self.transfers(Memory(get=get))
         transfers.submit(tier_jobs.Job(1, True, self.keys(2), [0]))
         transfers.submit(tier_jobs.Job(2, True, [], []))
         transfers.submit(tier_jobs.Job(3, True, self.keys(1), [99]))  # no such row
@@ -729,85 +759,143 @@ class OldNames(Case):
             del rows
 
 
-def weights(folder):
-    """A tiny Llama whose answers depend on every token before: large random weights, a fixed seed."""
-    import torch
-    from safetensors.torch import save_file
+class Engine:
+    """One engine in a process of its own: vllm_tier_engine.py."""
 
-    hidden, layers, heads, kv_heads, dim, inter, vocab = 256, 2, 4, 2, 64, 512, 1024
-    config = {
-        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": hidden, "intermediate_size": inter,
-        "num_hidden_layers": layers, "num_attention_heads": heads, "num_key_value_heads": kv_heads, "head_dim": dim,
-        "vocab_size": vocab, "max_position_embeddings": 2048, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
-        "hidden_act": "silu", "tie_word_embeddings": False, "bos_token_id": 1, "eos_token_id": 2, "torch_dtype": "float32",
-    }
-    (Path(folder) / "config.json").write_text(json.dumps(config))
-    generator = torch.Generator().manual_seed(1)
-
-    def some(*shape, scale):
-        return torch.randn(*shape, generator=generator) * scale
-
-    tensors = {"model.embed_tokens.weight": some(vocab, hidden, scale=1.0), "model.norm.weight": torch.ones(hidden),
-               "lm_head.weight": some(vocab, hidden, scale=0.2)}
-    for layer in range(layers):
-        at = f"model.layers.{layer}."
-        tensors[at + "self_attn.q_proj.weight"] = some(heads * dim, hidden, scale=0.15)
-        tensors[at + "self_attn.k_proj.weight"] = some(kv_heads * dim, hidden, scale=0.15)
-        tensors[at + "self_attn.v_proj.weight"] = some(kv_heads * dim, hidden, scale=0.15)
-        tensors[at + "self_attn.o_proj.weight"] = some(hidden, heads * dim, scale=0.15)
-        tensors[at + "mlp.gate_proj.weight"] = some(inter, hidden, scale=0.1)
-        tensors[at + "mlp.up_proj.weight"] = some(inter, hidden, scale=0.1)
-        tensors[at + "mlp.down_proj.weight"] = some(hidden, inter, scale=0.1)
-        tensors[at + "input_layernorm.weight"] = torch.ones(hidden)
-        tensors[at + "post_attention_layernorm.weight"] = torch.ones(hidden)
-    save_file(tensors, str(Path(folder) / "model.safetensors"), metadata={"format": "pt"})
-
-
-class Engines(Case):
-    """Whole engines in processes of their own, with vLLM's OffloadingConnector."""
-
-    def engine(self, model, prompts, daemon=None, spec="CpuRowsSpec", tokens=16, **more):
+    def __init__(self, model, daemon=None, spec="CpuRowsSpec", **more):
         extra = None
         if daemon is not None:
             extra = {"spec_name": spec, "spec_module_path": "vllm_cpu_rows", "cpu_bytes_to_use": 32 << 20,
                      "secondary_tiers": [dict(TIER, socket=daemon.socket)]}
-        job = dict(model=model, extra=extra, prompts=prompts, tokens=tokens, **more)
-        env = dict(os.environ, PYTHONPATH=os.pathsep.join([str(HERE), *sys.path]), VLLM_CPU_KVCACHE_SPACE="1",
-                   OMP_NUM_THREADS="2")
-        ran = subprocess.run([sys.executable, str(HERE / "vllm_tier_engine.py")], input=json.dumps(job), text=True, env=env,
-                             capture_output=True, timeout=240, check=False)
-        lines = [line for line in ran.stdout.splitlines() if line.startswith("RESULT ")]
-        if not lines:
-            raise AssertionError(f"the engine ended with {ran.returncode}: {ran.stderr[-3000:]}")
-        return json.loads(lines[-1][7:])
+        env = dict(os.environ, PYTHONPATH=os.pathsep.join([str(HERE), *filter(None, sys.path)]), OMP_NUM_THREADS="2",
+                   VLLM_CPU_KVCACHE_SPACE="1")
+        self.log = tempfile.TemporaryFile("w+")
+        self.process = subprocess.Popen([sys.executable, str(HERE / "vllm_tier_engine.py")], stdin=subprocess.PIPE,
+                                        stdout=subprocess.PIPE, stderr=self.log, text=True, env=env)
+        self.timer = threading.Timer(240, self.process.kill)
+        self.timer.start()
+        try:
+            self.say(dict(model=model, extra=extra, **more))
+            self.hear("READY")
+        except BaseException:
+            self.close()
+            raise
+
+    def say(self, what):
+        try:
+            self.process.stdin.write(json.dumps(what) + "\n")
+            self.process.stdin.flush()
+        except BrokenPipeError:
+            pass  # hear() says why
+
+    def hear(self, word):
+        for line in self.process.stdout:
+            if line.startswith(word):
+                return json.loads(line[len(word):] or "null")
+        self.log.seek(0)
+        raise AssertionError(f"the engine ended with {self.process.wait()}: {self.log.read()[-3000:]}")
+
+    def ask(self, ids, tokens=16):
+        self.say({"ids": ids, "tokens": tokens})
+        return self.hear("OUT ")
+
+    def end(self):
+        """The tier's counters; the engine is shut down."""
+        self.process.stdin.close()
+        counts = self.hear("END ")
+        self.process.stdout.read()
+        code = self.process.wait()
+        if code:
+            raise AssertionError(f"the engine ended with {code}")
+        return counts
+
+    def close(self):
+        self.timer.cancel()
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        for file in (self.process.stdin, self.process.stdout, self.log):
+            try:
+                file.close()
+            except BrokenPipeError:
+                pass
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+
+class Engines(Case):
+    """Whole engines with vLLM's OffloadingConnector, its scheduler and its shared host region."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(cls.folder.cleanup)
+        cls.model = str(vllm_model.make(os.path.join(cls.folder.name, "model")))
+        rng = random.Random(9)
+        shared = [rng.randrange(3, 700) for _ in range(256)]
+        cls.prompts = [shared + [rng.randrange(3, 700) for _ in range(40)] for _ in range(3)]
+        cls.prompts.append([7] + cls.prompts[0][1:])  # another first token: all its blocks are others
+        with Engine(cls.model) as plain:
+            cls.plain = [plain.ask(prompt) for prompt in cls.prompts]
+            plain.end()
+
+    def stored(self, daemon, at_least, seconds=10):
+        """Until the daemon has so many blocks: what an engine offloads, it offloads behind its answers."""
+        until = time.monotonic() + seconds
+        while (n := daemon.ctl("--json", "stat")["blocks"]["ready"]) < at_least:
+            self.assertLess(time.monotonic(), until, f"only {n} blocks are stored")
+            time.sleep(0.05)
 
     def test_two_engines(self):
-        rng = random.Random(9)
-        shared = [rng.randrange(3, 1000) for _ in range(256)]
-        prompts = [shared + [rng.randrange(3, 1000) for _ in range(40)] for _ in range(3)]
-        prompts.append([7] + prompts[0][1:])  # another first token: all its blocks are others
-        with tempfile.TemporaryDirectory() as model, Daemon(pool_blocks=64) as daemon:
-            weights(model)
-            plain = self.engine(model, prompts)
-            a = self.engine(model, prompts, daemon, pause=0.3)
-            b = self.engine(model, prompts, daemon, processes="0")
-            print(f"# cached tokens: plain {plain['cached']}, A {a['cached']}, B {b['cached']}; B {b['counts']}")
-            self.assertNotEqual(plain["outs"][0], plain["outs"][3], "the model does not depend on its prompt")
-            self.assertEqual(plain["outs"], a["outs"])
-            self.assertEqual(plain["outs"], b["outs"])
-            self.assertEqual(0, a["cached"][0])
-            # 256 shared tokens and 32 more make 9 blocks; the last one needs its last token computed.
-            self.assertGreaterEqual(b["cached"][0], 256)
-            self.assertGreaterEqual(b["cached"][3], 256)
-            self.assertGreaterEqual(b["counts"][0]["loaded"], 16)
+        self.assertNotEqual(self.plain[0]["ids"], self.plain[3]["ids"], "the model does not depend on its first token")
+        with Daemon(pool_blocks=64) as daemon:
+            with Engine(self.model, daemon, processes=True) as a:
+                first = [a.ask(prompt) for prompt in self.prompts]
+                a.ask([5] * 40)  # what was offloaded reaches the tier at a later step
+                a.end()
+            with Engine(self.model, daemon) as b:
+                second = [b.ask(prompt) for prompt in self.prompts]
+                counts = b.end()
+            print(f"# cached tokens: none {[o['cached'] for o in self.plain]}, A {[o['cached'] for o in first]}, "
+                  f"B {[o['cached'] for o in second]}; B {counts}")
+            for name, outs in (("A", first), ("B", second)):
+                self.assertEqual([o["ids"] for o in self.plain], [o["ids"] for o in outs], f"{name} answers otherwise")
+            self.assertEqual(0, first[0]["cached"])
+            # 296 tokens are 9 full blocks of 32: all of them came from the other engine.
+            self.assertEqual([288, 288, 288, 288], [o["cached"] for o in second])
+            self.assertEqual(20, counts["loaded"])  # 8 shared, 1 each of three, 9 of the fourth
+            self.clean(daemon)
+
+    def test_daemon_killed_between_prompts(self):
+        with Daemon(pool_blocks=64) as daemon:
+            with Engine(self.model, daemon) as a:
+                outs = [a.ask(self.prompts[0])]
+                a.ask([5] * 40)
+                daemon.kill()
+                outs += [a.ask(self.prompts[1]), a.ask(self.prompts[2])]
+                daemon.start()
+                time.sleep(1.5)  # it is asked once a second whether it is back
+                outs.append(a.ask(self.prompts[3]))
+                a.ask([5] * 41)
+                counts = a.end()
+            self.assertEqual([o["ids"] for o in self.plain], [o["ids"] for o in outs])
+            with Engine(self.model, daemon) as b:
+                again = [b.ask(self.prompts[3]), b.ask(self.prompts[0])]
+                b.end()
+            print(f"# killed and restarted: A {counts}, B's cached tokens {[o['cached'] for o in again]}")
+            self.assertEqual([self.plain[3]["ids"], self.plain[0]["ids"]], [o["ids"] for o in again])
+            self.assertEqual([288, 0], [o["cached"] for o in again])
             self.clean(daemon)
 
     def test_the_packages_own_worker_refuses_a_cpu(self):
         """Why the engines above have a worker of this test's: recorded, so that a change shows."""
-        with tempfile.TemporaryDirectory() as model, Daemon(pool_blocks=64) as daemon:
-            weights(model)
+        with Daemon(pool_blocks=64) as daemon:
             with self.assertRaises(AssertionError) as caught:
-                self.engine(model, [[5] * 40], daemon, spec="TieringOffloadingSpec")
+                Engine(self.model, daemon, spec="TieringOffloadingSpec")
             self.assertIn("only supported on CUDA-alike", str(caught.exception))
 
 

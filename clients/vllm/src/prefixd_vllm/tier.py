@@ -35,25 +35,28 @@ __all__ = ["PrefixdTier"]
 _log = logging.getLogger(__name__)
 
 
-def _rows(view: memoryview) -> np.ndarray:
-    """The primary tier's rows as uint8 without a copy; refused unless a row is one run of bytes."""
-    rows = np.asarray(view)
-    if rows.ndim != 2 or rows.itemsize != 1 or rows.strides != (rows.shape[1], 1) or rows.shape[1] == 0:
+def _row_bytes(view: memoryview) -> int:
+    """Bytes of one row; refused unless a row is one run of bytes.  Looks, and holds nothing."""
+    if view.ndim != 2 or view.itemsize != 1 or view.strides != (view.shape[1], 1) or view.shape[1] == 0 or view.readonly:
         raise IdentityError(
             Status.ARGUMENT,
-            f"the primary tier's view has shape {rows.shape} with strides {rows.strides}; "
-            "rows of bytes, one behind the other, are supported",
+            f"the primary tier's view has shape {view.shape} with strides {view.strides}; "
+            "writable rows of bytes, one behind the other, are supported",
             "block_bytes",
         )
-    return rows.view(np.uint8)
+    return view.shape[1]
 
 
 def _engine() -> str:
     """Engine, version and kind of machine: none of them promises the layout of another one."""
+    import torch
     import vllm
     from vllm.platforms import current_platform
 
-    return f"vllm {vllm.__version__} {current_platform.device_type}"
+    kind = current_platform.device_type
+    if kind == "cpu":  # attention kernels pack K by the instruction set
+        kind = f"cpu {torch.backends.cpu.get_cpu_capability()} amx={int(torch.cpu._is_amx_tile_supported())}"
+    return f"vllm {vllm.__version__} {kind}"
 
 
 def _position(job: Any, key: bytes) -> int:
@@ -87,11 +90,11 @@ class PrefixdTier(tiering.SecondaryTierManager):
         takes = inspect.signature(tiering.SecondaryTierManager.__init__).parameters
         super().__init__(**{name: value for name, value in given.items() if name in takes})
         self._options = TierOptions.parse(options)
-        rows = _rows(primary_kv_view)
         config = offloading_spec.config
+        self._row_bytes = _row_bytes(primary_kv_view)
         self._identity = tier_identity(
             config,
-            row_bytes=rows.shape[1],
+            row_bytes=self._row_bytes,
             engine=_engine(),
             revision=self._options.revision,
             model=self._options.model,
@@ -101,11 +104,10 @@ class PrefixdTier(tiering.SecondaryTierManager):
         self._owner = prefixd.Owner(tenant=self._options.tenant, salt=self._options.salt)
         self._tokens_per_hash = int(config.cache.tokens_per_hash)
         self._result_fields = {field.name for field in dataclasses.fields(tiering.JobResult)}
-        self._row_bytes = rows.shape[1]
         self._store = Store(self._make_store)
         self._lookups = Lookups(self._store, self._options.lookup_deadline)
         self._transfers = Transfers(
-            rows,
+            np.asarray(primary_kv_view).view(np.uint8),
             self._store,
             threads=self._options.threads,
             load_deadline=self._options.load_deadline,

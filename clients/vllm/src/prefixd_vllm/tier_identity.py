@@ -64,7 +64,7 @@ def tier_layout(config: Any) -> Tuple[str, Dict[str, Any]]:
     facts: Dict[str, Any] = {
         "parallel": parallel,
         "groups": groups,
-        "kv_cache_layout": None if kv_cache_layout_unsaid(kv_layout) else str(kv_layout),
+        "kv_cache_layout": None if _unsaid(kv_layout) else str(kv_layout),
         "canonical": bool(getattr(config, "canonical_layout", False)),
         "replicated": bool(getattr(config, "replicated_layout", False)),
         "worker_bytes": int(_need(config, "worker_kv_bytes_per_block")),
@@ -76,7 +76,7 @@ def tier_layout(config: Any) -> Tuple[str, Dict[str, Any]]:
     return f"vllm-rows tp{parallel['tp_size']}pp{parallel['pp_size']} {digest}", facts
 
 
-def kv_cache_layout_unsaid(layout: Any) -> bool:
+def _unsaid(layout: Any) -> bool:
     """Whether the engine did not settle the order within a page (older versions do not say it)."""
     return layout is None or str(layout).strip().lower() in ("", "none", "auto")
 
@@ -106,11 +106,7 @@ def tier_identity(
     tokens = {tokens for _, tokens, _ in facts["groups"]}
     names = {name for _, _, layers in facts["groups"] for name in layers}
     dtype = dtype_name(_need(config, "model.dtype"))
-    if scales is None and dtype not in _UNSCALED:
-        raise IdentityError(
-            Status.MISSING_FIELD, f"it was not given, and {dtype} means nothing without; '' says that there are none", "scales"
-        )
-    return Identity(
+    identity = Identity(
         model=_need(config, "model.name") if model is None else model,
         revision=revision,
         dtype=dtype,
@@ -129,6 +125,10 @@ def tier_identity(
         block_bytes=row_bytes,
         opaque=True,
     )
+    if scales is None and dtype not in _UNSCALED:
+        text = f"it was not given, and {dtype} means nothing without them; '' says that there are none"
+        raise IdentityError(Status.MISSING_FIELD, text, "scales")
+    return identity
 
 
 def seed_probe(tokens_per_hash: int, hash_len: int, hash_algo: Optional[str] = None) -> bytes:

@@ -34,6 +34,28 @@ _LOOKUP_SLICE = 512  # keys in one question: small enough that a deadline covers
 _COPY_BYTES = 32 << 20  # bytes in one get or put: cancelling waits for no more than one of them
 _COPY_BLOCKS = 64
 
+class _Row:
+    """One row as a store's source or target: called with the slot's bytes, it copies.
+
+    Stores get these and not the rows themselves, because what fails leaves frames behind that hold its
+    arguments until the garbage collector comes by; rows that someone holds cannot be unmapped.
+    """
+
+    __slots__ = ("_load", "_owner", "_row")
+
+    def __init__(self, owner: Transfers, row: int, load: bool) -> None:
+        self._owner, self._row, self._load = owner, row, load
+
+    def __call__(self, slot: np.ndarray) -> None:
+        rows = self._owner._rows
+        if rows is None:
+            raise RuntimeError("the rows are gone")
+        if self._load:
+            np.copyto(rows[self._row], slot)
+        else:
+            np.copyto(slot, rows[self._row])
+
+
 class Store:
     """The daemon as the threads see it: made at the first key, and never raising.
 
@@ -47,7 +69,7 @@ class Store:
         self._store: Any = None
         self._key_len = 0
 
-    def call(self, name: str, keys: List[bytes], blocks: Optional[List[np.ndarray]] = None) -> List[bool]:
+    def call(self, name: str, keys: List[bytes], blocks: Optional[Sequence[_Row]] = None) -> List[bool]:
         """contains, get or put: an answer for each key; False for all that goes wrong."""
         answers = [False] * len(keys)
         try:
@@ -371,14 +393,11 @@ class Transfers:
     def _copy(self, job: Job) -> List[bool]:
         """Which of the job's keys were copied, in their order; shorter if it was cut off."""
         answers: List[bool] = []
-        rows = self._rows
-        if rows is None:
-            return answers
         until = job.at + self._deadlines[job.load]
         for start in range(0, len(job.keys), self._batch):
             if job.number <= self._cancelled or time.monotonic() > until:
                 break
             keys = job.keys[start : start + self._batch]
-            views = [rows[row] for row in job.rows[start : start + self._batch]]
-            answers += self._store.call("get" if job.load else "put", keys, views)
+            rows = [_Row(self, row, job.load) for row in job.rows[start : start + self._batch]]
+            answers += self._store.call("get" if job.load else "put", keys, rows)
         return answers

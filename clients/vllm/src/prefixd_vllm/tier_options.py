@@ -31,7 +31,8 @@ class TierOptions:
     daemon, from a helper thread.  `lookup_deadline`: after which a question is answered as a miss.
     `load_deadline`, `store_deadline`: from a job's submission on, after which what is left of it fails.
     `drain`: how long `drain_jobs` waits before it cancels.  `threads`: that copy.  `on_reset`: what a
-    reset of the engine's caches means, "stop" (nothing is shared any more) or "keep".
+    reset of the engine's caches means, "stop" (nothing is shared any more) or "keep".  `locality`: as the
+    engine's requests may filter tiers by it, "LOCAL" or "REMOTE".
     """
 
     revision: str
@@ -74,6 +75,8 @@ class TierOptions:
             raise IdentityError(Status.ARGUMENT, f"it is {threads!r}; give 1 to 16", "threads")
         if values.get("on_reset", "stop") not in _ON_RESET:
             raise IdentityError(Status.ARGUMENT, f"it is {values['on_reset']!r}; give stop or keep", "on_reset")
+        if values.get("locality") not in (None, "LOCAL", "REMOTE"):
+            raise IdentityError(Status.ARGUMENT, f"it is {values['locality']!r}; give LOCAL or REMOTE", "locality")
         if values.get("adapter") is None:
             values["adapter"] = ""
         return cls(**values)
