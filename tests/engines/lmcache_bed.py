@@ -150,6 +150,9 @@ class ServerBed:
         loading = {"type": "plugin", "module_path": "prefixd_lmcache.l2", "class_name": "PrefixdL2Adapter"}
         line = ["--l1-size-gb", "0.05", "--no-l1-use-lazy", "--eviction-policy", "LRU"]
         self.config = parse_args([*line, "--l2-adapter", json.dumps({**loading, "adapter_params": params})])
+        # LMCache names its shared memory after the process, where tests have several managers.
+        for l1 in self.config.l1_manager_configs:
+            l1.memory_config.shm_name = ""
         self.manager = StorageManager(self.config)
         self.adapter = self.manager.l2_adapters()[0][1]
         self.variant = variant

@@ -46,8 +46,10 @@ class Case(unittest.TestCase):
     def setUpClass(cls):
         cls.stack = contextlib.ExitStack()
         cls.addClassCleanup(cls.stack.close)
-        cls.daemon = cls.stack.enter_context(Daemon(**cls.pool))
         cls.dir = cls.stack.enter_context(tempfile.TemporaryDirectory())
+        tenants = os.path.join(cls.dir, "prefixd.conf")
+        Path(tenants).write_text("[tenants]\ndefault = any\nother = any\n")
+        cls.daemon = cls.stack.enter_context(Daemon(config=tenants, **cls.pool))
         cls.beds = 0
 
     @classmethod
@@ -75,9 +77,9 @@ class Case(unittest.TestCase):
 
     def assert_hit(self, bed, tokens, chunks, **kwargs):
         """Just so many chunks are found and come back, with the bytes that they should have."""
-        loaded, wrong = bed.model.loaded, bed.model.wrong
-        self.assertEqual(bed.lookup(tokens, **kwargs), chunks * CHUNK)
-        self.assertEqual(bed.retrieve(tokens, **kwargs), chunks * CHUNK)
+        loaded, wrong, size = bed.model.loaded, bed.model.wrong, bed.config.chunk_size
+        self.assertEqual(bed.lookup(tokens, **kwargs), chunks * size)
+        self.assertEqual(bed.retrieve(tokens, **kwargs), chunks * size)
         self.assertEqual((bed.model.loaded - loaded, bed.model.wrong - wrong), (chunks, 0))
         self.assertEqual(bed.held(), 0)
 
@@ -250,9 +252,9 @@ class Identity(Case):
             with self.subTest(what):
                 other = self.bed(**bed)
                 self.assertIsNotNone(other.connector)
-                self.assertEqual(other.lookup(tokens), 0)
-                self.assertEqual(other.retrieve(tokens), 0)
-                other.close()
+                self.assert_hit(other, tokens, 0)
+                other.store(tokens)
+                self.assert_hit(other, tokens, len(tokens) // other.config.chunk_size)
         for what, bed in (("first", {}), ("scaled", scaled), ("two ranks", two)):
             with self.subTest(f"the same: {what}"):
                 self.assert_hit(self.bed(**bed), tokens, 3)

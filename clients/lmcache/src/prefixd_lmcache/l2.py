@@ -261,7 +261,8 @@ class PrefixdL2Adapter(L2AdapterInterface):
             lmcache_version=lmcache_version,
         )
         options = identity.digests(names.DIGEST_LEN, self._probe)
-        return BlockStore(self.settings.socket, options, self._owner, deadline=self.settings.deadline), identity.block_bytes
+        # Each call says its own deadline; this one is of closing.
+        return BlockStore(self.settings.socket, options, self._owner, deadline=1.0), identity.block_bytes
 
     def _parts(self, keys: Sequence[ObjectKey], layouts: Sequence[Optional[_Layout]]) -> List[_Part]:
         """The keys by namespace, in steps; keys without one are left out."""

@@ -79,7 +79,8 @@ class PrefixdConnector(RemoteConnector):
         owner = Owner(self.settings.tenant, self.settings.salt)
         # The engine gives up at its own time: what comes later would be memory that nobody looks at.
         self._read_time = min(self.settings.deadline, 0.9 * float(config.blocking_timeout_secs))
-        self._store = BlockStore(self.settings.socket, options, owner, deadline=self._read_time)
+        # Each call says its own deadline; this one is of closing.
+        self._store = BlockStore(self.settings.socket, options, owner, deadline=1.0)
         self._client: Optional[Client] = None  # of pings
         self._lanes = {kind: Lane(f"prefixd-{kind}") for kind in ("lookup", "read", "write", "ping")}
         self._lock = threading.Lock()
