@@ -1,4 +1,4 @@
-"""The package as it is installed: a wheel with all modules and its types, that imports by itself."""
+"""The package as users meet it: the README's start, and a wheel with all modules that imports by itself."""
 
 import os
 import subprocess
@@ -19,6 +19,23 @@ def lacking():
         if subprocess.run([sys.executable, "-c", f"import {module}"], capture_output=True).returncode:
             return f"{sys.executable} has no {module}"
     return ""
+
+
+class Start(unittest.TestCase):
+    def test_the_start_of_the_readme_prints_what_it_says(self):
+        text = (SOURCE / "README.md").read_text(encoding="utf-8")
+        program = text.split("```python\n", 1)[1].split("```", 1)[0]
+        said = [line[4:] for line in text.split("It prints\n", 1)[1].split("\nRun it", 1)[0].splitlines() if line]
+        self.assertEqual(len(said), 2)
+        with kit.Daemon(pool_bytes="64MiB") as daemon:
+            for turn in range(2):
+                ran = subprocess.run(
+                    [sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, timeout=60,
+                    env={**os.environ, "PYTHONPATH": str(SOURCE / "src"), "PREFIXD_SOCKET": daemon.socket},
+                )  # fmt: skip
+                self.assertEqual(ran.returncode, 0, ran.stderr)
+                again = said[1].replace("second", "first")
+                self.assertEqual(ran.stdout.splitlines(), said if turn == 0 else [again, said[1]])
 
 
 class Wheel(unittest.TestCase):
