@@ -84,7 +84,14 @@ def pools(spec):
     """(device pool, host pool)"""
     dtype = getattr(torch, spec["dtype"])
     tokens = spec["pages"] * spec["page"]
-    common = dict(size=tokens, page_size=spec["page"], dtype=dtype, layer_num=spec["layers"], device="cpu", enable_memory_saver=False)
+    common = dict(
+        size=tokens,
+        page_size=spec["page"],
+        dtype=dtype,
+        layer_num=spec["layers"],
+        device="cpu",
+        enable_memory_saver=False,
+    )
     if spec["kind"] == "mla":
         device = MLATokenToKVPool(kv_lora_rank=spec["dim"], qk_rope_head_dim=spec["dim"] // 2, **common)
         info = device.get_device_pool_infos()[0].buffer_info
@@ -107,12 +114,17 @@ def parallel(spec):
     """SGLang's process-wide parallel state, for as long as a controller is made."""
     mine = {name: spec[name] for name in ("tp_rank", "tp_size", "pp_rank", "pp_size")}
     return get_parallel().override(
-        attn_dcp_size=1, attn_dcp_rank=0, attn_dp_rank=0, attn_tp_rank=spec["tp_rank"], attn_tp_size=spec["tp_size"], **mine
+        attn_dcp_size=1,
+        attn_dcp_rank=0,
+        attn_dp_rank=0,
+        attn_tp_rank=spec["tp_rank"],
+        attn_tp_size=spec["tp_size"],
+        **mine,
     )
 
 
 def logical(host, spec, start):
-    """Views of a page as (layer, token, head, element), of K and V or of both as one; by our own reckoning."""
+    """Views of a page as (layer, token, head, element), of K and V or of both as one: our own reckoning."""
     page, size, layout = start // spec["page"], spec["page"], spec["layout"]
     if spec["kind"] == "mla":
         buffers = [host.kv_buffer]
@@ -182,14 +194,18 @@ class Instance:
         self.device, self.host = pools(self.spec)
         page = self.spec["page"]
         made = dict(
-            tp_group=None, load_cache_event=threading.Event(), io_backend="direct", write_policy="write_through",
-            storage_backend="dynamic", prefetch_threshold=page, model_name=self.spec["model"],
-            storage_backend_extra_config=dict(self.spec["extra"]),
+            tp_group=None, load_cache_event=threading.Event(), io_backend="direct",
+            write_policy="write_through", storage_backend="dynamic", prefetch_threshold=page,
+            model_name=self.spec["model"], storage_backend_extra_config=dict(self.spec["extra"]),
         )  # fmt: skip
         with parallel(self.spec):
             if self.spec["hybrid"]:
-                entry = PoolEntry(PoolName.KV, self.host, self.device, lambda layer: layer, is_primary_index_anchor=True)
-                self.controller = HybridCacheController(Allocator(self.device), HostPoolGroup([entry]), page, **made)
+                entry = PoolEntry(
+                    PoolName.KV, self.host, self.device, lambda layer: layer, is_primary_index_anchor=True
+                )
+                self.controller = HybridCacheController(
+                    Allocator(self.device), HostPoolGroup([entry]), page, **made
+                )
             else:
                 self.controller = HiCacheController(Allocator(self.device), self.host, page, **made)
 
@@ -198,7 +214,7 @@ class Instance:
         return self.controller.storage_backend
 
     def backup(self, tokens, prior=(), label="", tell_prefix=True):
-        """Writes the pages of `tokens`, which follow those of `prior`; -> pages that SGLang counts as stored."""
+        """Writes the pages of `tokens`, which follow those of `prior`; -> pages that count as stored."""
         page = self.spec["page"]
         before = hashes(prior, self.spec) if prior else []
         keys = hashes(tokens, self.spec, before[-1] if before else None)
@@ -206,19 +222,26 @@ class Instance:
         try:
             for i, key in enumerate(keys):
                 write_page(self.host, self.spec, int(indices[i * page]), key, label)
-            self.controller.write_storage(indices, list(tokens), hash_value=keys, prefix_keys=before if tell_prefix else None)
+            self.controller.write_storage(
+                indices, list(tokens), hash_value=keys, prefix_keys=before if tell_prefix else None
+            )
             return self.controller.ack_backup_queue.get(timeout=WAIT).completed_tokens // page
         finally:
             self.host.free(indices)
 
     def prefetch(self, tokens, prior=(), label="", tell_prefix=True):
-        """Asks for the pages of `tokens`; -> dict: asked, hit (as told), loaded (as counted), right (bytes verified)."""
+        """Asks for the pages of `tokens`; -> asked, hit (as told), loaded (as counted), right (verified)."""
         page, cc = self.spec["page"], self.controller
         before = hashes(prior, self.spec) if prior else []
         prefix = before if tell_prefix else None
         Instance.count += 1
         name = f"request {Instance.count}"
-        cc.prefetch(Handle(name) if self.spec["hybrid"] else name, list(tokens), before[-1] if before else None, prefix)
+        cc.prefetch(
+            Handle(name) if self.spec["hybrid"] else name,
+            list(tokens),
+            before[-1] if before else None,
+            prefix,
+        )
         operation = cc.prefetch_hit_queue.get(timeout=WAIT)
         hit = operation.storage_hit_count // page
         out = {"asked": len(tokens) // page, "hit": hit, "loaded": 0, "right": 0}
@@ -237,7 +260,13 @@ class Instance:
                 if ack.completed_req:
                     break
             for i in range(out["loaded"]):
-                out["right"] += page_is(self.host, self.spec, int(operation.host_indices[i * page]), operation.hash_value[i], label)
+                out["right"] += page_is(
+                    self.host,
+                    self.spec,
+                    int(operation.host_indices[i * page]),
+                    operation.hash_value[i],
+                    label,
+                )
             return out
         finally:
             self.host.free(operation.host_indices)
@@ -246,7 +275,12 @@ class Instance:
         cc = self.controller
         return all(
             thread.is_alive()
-            for thread in (cc.prefetch_thread, cc.prefetch_io_aux_thread, cc.prefetch_sync_thread, cc.backup_thread)
+            for thread in (
+                cc.prefetch_thread,
+                cc.prefetch_io_aux_thread,
+                cc.prefetch_sync_thread,
+                cc.backup_thread,
+            )
         )
 
     def close(self):

@@ -45,7 +45,10 @@ class Worker:
     def __init__(self):
         here = Path(__file__).resolve().parent
         self.process = subprocess.Popen(
-            [sys.executable, str(here / "sglang_worker.py")], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [sys.executable, str(here / "sglang_worker.py")],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
         )
         self.read()
 
@@ -128,7 +131,9 @@ class Case(unittest.TestCase):
         return instance
 
     def there(self, name="B", extra=None, **spec):
-        WORKER.ask("new", name, spec={"extra": pools.extra_config(self.daemon.socket, **(extra or {})), **spec})
+        WORKER.ask(
+            "new", name, spec={"extra": pools.extra_config(self.daemon.socket, **(extra or {})), **spec}
+        )
         self.names.append(name)
         return name
 
@@ -161,12 +166,18 @@ class TwoProcesses(Case):
                     self.assertEqual(a.backup(tokens(first)), 20)
                     self.assert_hit(WORKER.ask("prefetch", b, tokens=[first])["result"], 20)
                     # One page differs, and with it all that follow.
-                    self.assert_hit(WORKER.ask("prefetch", b, tokens=[[first[0], first[0] + 7 * PAGE], pages(90, 3)])["result"], 7)
+                    self.assert_hit(
+                        WORKER.ask("prefetch", b, tokens=[[first[0], first[0] + 7 * PAGE], pages(90, 3)])[
+                            "result"
+                        ],
+                        7,
+                    )
 
     def test_other_sizes_and_types(self):
         for number, spec in enumerate((
             {"page": 1, "dtype": "float16", "layout": "layer_first"},
-            {"page": 64, "dtype": "float32", "layers": 1, "heads": 1, "layout": "page_first_direct", "pages": 80},
+            {"page": 64, "dtype": "float32", "layers": 1, "heads": 1, "layout": "page_first_direct",
+             "pages": 80},
             {"page": 32, "dtype": "bfloat16", "layers": 5, "heads": 3, "dim": 16, "layout": "page_first"},
         )):  # fmt: skip
             with self.subTest(**spec):
@@ -181,7 +192,9 @@ class TwoProcesses(Case):
             told = {"dtype": {"fp8_e5m2": "fp8_e4m3", "fp8_e4m3": "fp8_e5m2"}[other], "scales": "checkpoint"}
             a = self.here(told, dtype=name)
             b = self.here(told, dtype=name)
-            c = self.here({**told, "dtype": other}, dtype=name)  # stored alike: only the operator's word differs
+            c = self.here(
+                {**told, "dtype": other}, dtype=name
+            )  # stored alike: only the operator's word differs
             run = tokens(pages(len(self.instances), 5))
             self.assertEqual(a.backup(run), 5)
             self.assert_hit(b.prefetch(run), 5)
@@ -204,7 +217,9 @@ class Chains(Case):
         return pools.hashes(tokens(*ranges), instance.spec)
 
     def stored(self):
-        return sum(ns["blocks"] if "blocks" in ns else 0 for ns in self.daemon.ctl("status", "--json")["namespaces"])
+        return sum(
+            ns["blocks"] if "blocks" in ns else 0 for ns in self.daemon.ctl("status", "--json")["namespaces"]
+        )
 
     def test_exists_counts_leading_pages(self):
         a = self.here()
@@ -231,7 +246,7 @@ class Chains(Case):
         self.assert_hit(WORKER.ask("prefetch", b, tokens=[run])["result"], 300)
 
     def test_found_however_it_was_stored(self):
-        """With and without what SGLang tells of the pages before, in every order: the same pages are found."""
+        """With and without what SGLang tells of the pages before, in every order: the same is found."""
         number = 0
         for head_told in (True, False):
             for tail_told in (True, False):
@@ -239,9 +254,14 @@ class Chains(Case):
                     with self.subTest(head_told=head_told, tail_told=tail_told, tail_first=tail_first):
                         a = self.here()
                         number += 1
-                        head, tail = pages(number, 9), [number * 1_000_000 + 500_000, number * 1_000_000 + 500_000 + 5 * PAGE]
-                        steps = [lambda: a.backup(tokens(head), tell_prefix=head_told),
-                                 lambda: a.backup(tokens(tail), prior=tokens(head), tell_prefix=tail_told)]  # fmt: skip
+                        head, tail = pages(number, 9), [
+                            number * 1_000_000 + 500_000,
+                            number * 1_000_000 + 500_000 + 5 * PAGE,
+                        ]
+                        steps = [
+                            lambda: a.backup(tokens(head), tell_prefix=head_told),
+                            lambda: a.backup(tokens(tail), prior=tokens(head), tell_prefix=tail_told),
+                        ]
                         if tail_first:
                             steps.reverse()
                         self.assertEqual(sorted(step() for step in steps), [5, 9])
@@ -273,7 +293,9 @@ class Chains(Case):
                 part = [run[0] + first * PAGE, run[0] + min(first + cut, 60) * PAGE]
                 instance.backup(tokens(part), prior=tokens([run[0], part[0]]), tell_prefix=cut % 2 == 0)
 
-        threads = [threading.Thread(target=put, args=(one, cut)) for one, cut in zip(instances, (7, 10, 60, 16))]
+        threads = [
+            threading.Thread(target=put, args=(one, cut)) for one, cut in zip(instances, (7, 10, 60, 16))
+        ]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -389,7 +411,7 @@ class Outages(Case):
         self.assert_alive(a)
 
     def test_killed_in_the_middle_of_traffic(self):
-        """Four lives of the daemon under requests of two processes: none raises, hangs or gets wrong bytes."""
+        """Four lives of the daemon under two processes' requests: no raise, no hang, no wrong bytes."""
         a, b = self.here({"deadline": 0.3}), self.there(extra={"deadline": 0.3})
         over, failures, right = threading.Event(), [], []
 
@@ -450,9 +472,19 @@ class Robust(Case):
         no = [False] * 4
         # Keys that are no page hashes end what can be known of a chain.
         self.assertEqual(backend.batch_exists(keys[:2] + ["no hash"] + keys[2:]), 2)
-        self.assertEqual(backend.batch_get_v1(keys[:2] + ["no hash", keys[3]], indices), [True, True, False, False])
+        self.assertEqual(
+            backend.batch_get_v1(keys[:2] + ["no hash", keys[3]], indices), [True, True, False, False]
+        )
         self.assertEqual(backend.batch_set_v1(["", "zz", "00", keys[0] + "00"], indices), no)
-        for wrong in (None, indices[:-1], indices.flip(0), indices + 1, indices + 10**6, indices - 10**6, "indices"):
+        for wrong in (
+            None,
+            indices[:-1],
+            indices.flip(0),
+            indices + 1,
+            indices + 10**6,
+            indices - 10**6,
+            "indices",
+        ):
             self.assertEqual(backend.batch_get_v1(keys, wrong), no)
             self.assertEqual(backend.batch_set_v1([key[::-1] for key in keys], wrong), no)
         self.assertIsNone(backend.get("no hash"))
@@ -501,9 +533,11 @@ class Shared(Case):
         run = tokens(pages(1, 8))
         self.assertEqual(self.here(**base_spec).backup(run), 8)
         different = [
-            ({"revision": "r2"}, {}), ({"adapter": "lora@1"}, {}), ({"salt": "other"}, {}), ({}, {"model": "test/other"}),
+            ({"revision": "r2"}, {}), ({"adapter": "lora@1"}, {}), ({"salt": "other"}, {}),
+            ({}, {"model": "test/other"}),
             ({"scales": "file"}, {}), ({"dtype": "float16"}, {"dtype": "float16"}),
-            ({}, {"layout": "page_first"}), ({}, {"layout": "page_first_direct"}), ({}, {"layout": "page_head"}),
+            ({}, {"layout": "page_first"}), ({}, {"layout": "page_first_direct"}),
+            ({}, {"layout": "page_head"}),
             ({}, {"kind": "mla"}), ({}, {"layers": 4}), ({}, {"heads": 4}), ({}, {"dim": 16}),
             ({}, {"tp_size": 2}), ({}, {"tp_size": 2, "tp_rank": 1}), ({}, {"tp_size": 4, "tp_rank": 1}),
             ({}, {"pp_size": 2}), ({}, {"pp_size": 2, "pp_rank": 1}),
@@ -537,9 +571,13 @@ class Shared(Case):
         self.assertEqual(ranks[1].prefetch(run)["hit"], 0)
 
     def test_tenants(self):
-        daemon = Daemon(**POOLS, tenants="one,two")
-        with daemon:
-            made = [pools.Instance(extra=pools.extra_config(daemon.socket, tenant=name)) for name in ("one", "one", "two")]
+        config = Path(self.daemon.dir) / "config"
+        config.write_text("[tenants]\none = any\ntwo = any\n")
+        with Daemon(**POOLS, config=config) as daemon:
+            made = [
+                pools.Instance(extra=pools.extra_config(daemon.socket, tenant=name))
+                for name in ("one", "one", "two")
+            ]
             run = tokens(pages(1, 8))
             self.assertEqual(made[0].backup(run), 8)
             self.assert_hit(made[1].prefetch(run), 8)
@@ -571,8 +609,9 @@ class Refused(Case):
         for field in ("tenant", "salt", "revision", "dtype", "adapter"):
             self.assertIn(field, self.refusal({field: None}))
         for field, value in (
-            ("tenant", ""), ("revision", ""), ("revision", "none"), ("dtype", "auto"), ("dtype", "float16"), ("dtype", "int8"),
-            ("dtype", 16), ("salt", 7), ("salt", "x" * 256), ("adapter", 0), ("socket", ""), ("deadline", 0), ("deadline", "1"),
+            ("tenant", ""), ("revision", ""), ("revision", "none"), ("dtype", "auto"), ("dtype", "float16"),
+            ("dtype", "int8"), ("dtype", 16), ("salt", 7), ("salt", "x" * 256), ("adapter", 0),
+            ("socket", ""), ("deadline", 0), ("deadline", "1"),
             ("deadline", 61), ("probe_deadline", -1), ("deadline", True), ("scales", 3),
         ):  # fmt: skip
             with self.subTest(field=field, value=value):
@@ -595,7 +634,12 @@ class Refused(Case):
         with self.assertRaisesRegex(ValueError, "MambaPoolHost"):
             backend().register_mem_pool_host(MambaPoolHost())
         unified = self.here().host
-        for attribute, value in (("layout", "page_unified"), ("dcp_size", 2), ("kv_buffer", None), ("_layer_shard_enabled", True)):
+        for attribute, value in (
+            ("layout", "page_unified"),
+            ("dcp_size", 2),
+            ("kv_buffer", None),
+            ("_layer_shard_enabled", True),
+        ):
             spec = dict(pools.SPEC)
             host = pools.pools(spec)[1]
             setattr(host, attribute, value)
@@ -617,11 +661,13 @@ class Refused(Case):
 
     def test_draft_layers_need_a_name(self):
         device = pools.pools(pools.SPEC)[0]
-        drafts = [pools.MHATokenToKVPool(size=device.size, page_size=PAGE, dtype=torch.bfloat16, head_num=2, head_dim=8,
+        drafts = [pools.MHATokenToKVPool(size=device.size, page_size=PAGE, dtype=torch.bfloat16, head_num=2,
+                                         head_dim=8,
                                          layer_num=1, device="cpu", enable_memory_saver=False)]  # fmt: skip
         info = device.get_device_pool_infos()[0].buffer_info
         host = pools.get_mha_host_pool_cls(info)(
-            info, 1.0, 0, PAGE, "page_first", pin_memory=False, device_capacity_tokens=device.size, start_layer=0, end_layer=2,
+            info, 1.0, 0, PAGE, "page_first", pin_memory=False, device_capacity_tokens=device.size,
+            start_layer=0, end_layer=2,
             draft_buffer_infos=[draft.get_device_pool_infos()[0].buffer_info for draft in drafts],
         )  # fmt: skip
         config = self.here().controller.storage_config

@@ -15,6 +15,7 @@ from typing import Any, Callable, List, Optional, Sequence, Tuple
 import numpy as np
 
 from prefixd import BlockStore, Lease, Namespace, PrefixdError, ReserveResult, Status
+from prefixd.connections import left
 
 __all__ = ["ChainStore"]
 
@@ -25,10 +26,6 @@ _COMMIT = 32  # pages copied before they are committed: others find them while t
 _LOAD_SHARE = 0.75  # of the time left goes to loads from lower tiers, the rest to reading what came
 _TRIES = 3  # RESERVEs that may find no slot free, and rounds that may meet another's chain
 _PAUSE = 0.005  # seconds between those
-
-
-class _Late(Exception):
-    """This process used up the call's time, by copying or by coming late; no fault of the daemon's."""
 
 
 class ChainStore(BlockStore):
@@ -49,10 +46,10 @@ class ChainStore(BlockStore):
         def do(conn: Any, ns: Namespace, until: float) -> None:
             while done[0] < len(keys):
                 before = done[0]
-                left = _left(until)
+                time_left = left(until)
                 lease = ns.match(
                     self.owner, digests=b"".join(keys[before:]), island=True, promote=True, no_tail=True,
-                    load_deadline=_LOAD_SHARE * left, deadline=left,
+                    load_deadline=_LOAD_SHARE * time_left, deadline=time_left,
                 )  # fmt: skip
                 try:
                     self._read(lease, copy, done, until)
@@ -62,21 +59,21 @@ class ChainStore(BlockStore):
                     return
 
         if keys:
-            self._run("read_chain", deadline, _in_time(do))
+            self._run("read_chain", deadline, do)
         return done[0]
 
     def _read(self, lease: Lease, copy: Copier, done: List[int], until: float) -> None:
         reuse = lease.result.reuse
         if lease.result.loading:
             try:
-                lease.load_wait(deadline=_left(until))
-                reuse = lease.extend(no_tail=True, deadline=_left(until)).reuse
+                lease.load_wait(deadline=left(until))
+                reuse = lease.extend(no_tail=True, deadline=left(until)).reuse
             except PrefixdError as error:
                 if error.status != Status.DEADLINE:
                     raise
         pool = lease.pool
         for slot in lease.slots.tolist():
-            _left(until)
+            left(until)
             row = pool.array[slot]
             row.flags.writeable = False
             copy(done[0], row)
@@ -98,8 +95,8 @@ class ChainStore(BlockStore):
         def do(conn: Any, ns: Namespace, until: float) -> None:
             for _ in range(_TRIES):
                 # By bitmap, since the keys may lie in several chains of others, with holes between.
-                there = ns.probe(self.owner, digests=b"".join(keys), bitmap=True, deadline=_left(until)).bitmap
-                stored[:] = [bool(bit) for bit in there]
+                there = ns.probe(self.owner, digests=b"".join(keys), bitmap=True, deadline=left(until)).bitmap
+                stored[:] = [False] * len(keys) if there is None else there.tolist()
                 try:
                     for first, end in _holes(stored):
                         before = keys[first - 1] if first else parent
@@ -111,7 +108,7 @@ class ChainStore(BlockStore):
                         raise
 
         if keys:
-            self._run("write_chain", deadline, _in_time(do))
+            self._run("write_chain", deadline, do)
         return stored
 
     def _write(
@@ -120,7 +117,12 @@ class ChainStore(BlockStore):
     ) -> None:  # fmt: skip
         """Stores keys[first:end], of which none was there a moment ago, as one chain."""
         lease = ns.match(
-            self.owner, digests=b"".join(keys[first:end]), parent=parent, island=True, no_tail=True, deadline=_left(until)
+            self.owner,
+            digests=b"".join(keys[first:end]),
+            parent=parent,
+            island=True,
+            no_tail=True,
+            deadline=left(until),
         )
         try:
             at = first + len(lease.slots)
@@ -130,23 +132,13 @@ class ChainStore(BlockStore):
                 at = first + got.first
                 pool = lease.pool
                 for i, slot in enumerate(got.slots.tolist()):
-                    _left(until)
+                    left(until)
                     copy(at + i, pool.array[slot])
-                lease.commit(got.n, deadline=_left(until))
+                lease.commit(got.n, deadline=left(until))
                 stored[at : at + got.n] = [True] * got.n
                 at += got.n
         finally:
             _release(lease, until)
-
-
-def _in_time(do: Callable[[Any, Namespace, float], None]) -> Callable[[Any, Namespace, float], None]:
-    def call(conn: Any, ns: Namespace, until: float) -> None:
-        try:
-            do(conn, ns, until)
-        except _Late:
-            pass  # what was done until then counts
-
-    return call
 
 
 def _release(lease: Lease, until: float) -> None:
@@ -164,19 +156,12 @@ def _release(lease: Lease, until: float) -> None:
 def _reserved(lease: Lease, n: int, until: float) -> ReserveResult:
     for last in range(_TRIES - 1, -1, -1):
         try:
-            return lease.reserve(n, deadline=_left(until))
+            return lease.reserve(n, deadline=left(until))
         except PrefixdError as error:
             if error.status != Status.BUSY or not last:
                 raise
-            time.sleep(min(error.retry_after or _PAUSE, _PAUSE, _left(until)))
+            time.sleep(min(error.retry_after or _PAUSE, _PAUSE, left(until)))
     raise AssertionError("the last try returns or raises")
-
-
-def _left(until: float) -> float:
-    left = until - time.monotonic()
-    if left <= 0:
-        raise _Late
-    return left
 
 
 def _holes(stored: Sequence[bool]) -> List[Tuple[int, int]]:

@@ -47,17 +47,28 @@ _ENGINE_KEYS = frozenset(
     )
 )
 _OWN_KEYS = frozenset(
-    ("socket", "tenant", "salt", "revision", "dtype", "adapter", "scales", "draft", "deadline", "probe_deadline")
+    (
+        "socket",
+        "tenant",
+        "salt",
+        "revision",
+        "dtype",
+        "adapter",
+        "scales",
+        "draft",
+        "deadline",
+        "probe_deadline",
+    )
 )
 
 _RIGHT = {
-    "tenant": "give the name of the tenant whose prompts these are, e.g. \"default\"",
+    "tenant": 'give the name of the tenant whose prompts these are, e.g. "default"',
     "salt": 'give a secret or label of the prompts\' owner; "" is one like any other',
     "revision": "give the commit or a digest of the weights as they are served: names alone move",
     "dtype": "give the type that K/V has in the cache (bfloat16, float16, fp8_e4m3 ...)",
     "adapter": 'give names and revisions of the LoRA adapters that this server loads, or "" if it loads none',
-    "scales": 'give the origin of the K/V scales, e.g. "checkpoint" or a digest of the file: a quantized cache '
-    "means something only with them",
+    "scales": 'give the origin of the K/V scales, e.g. "checkpoint" or a digest of the file: a quantized '
+    "cache means something only with them",
     "draft": "give the model and revision of the speculative draft, whose layers share the pages",
     "deadline": "give seconds, above 0 and at most 60",
     "probe_deadline": "give seconds, above 0 and at most 60",
@@ -133,8 +144,8 @@ def geometry_of(pool: Any) -> Geometry:
     name = type(pool).__name__
     if name not in POOLS:
         raise ValueError(
-            f"prefixd cannot keep the pages of host pool {name}: only {', '.join(POOLS)} hold whole pages in one "
-            "place and are known here (hybrid, sparse, quantized-with-scales and sharded pools do not)"
+            f"prefixd cannot keep the pages of host pool {name}: only {', '.join(POOLS)} hold whole pages in "
+            "one place and are known here (hybrid, sparse, quantized-with-scales and sharded pools do not)"
         )
     layout = str(pool.layout)
     if layout not in LAYOUTS[name]:
@@ -186,7 +197,9 @@ def identity_of(config: Any, settings: Settings, geometry: Geometry, version: st
     if quantized and settings.scales is None:
         raise _refuse("scales", f"it was not given, and dtype is {settings.dtype}", Status.MISSING_FIELD)
     if g.draft_layers and settings.draft is None:
-        raise _refuse("draft", f"it was not given, and {g.draft_layers} layers are a draft's", Status.MISSING_FIELD)
+        raise _refuse(
+            "draft", f"it was not given, and {g.draft_layers} layers are a draft's", Status.MISSING_FIELD
+        )
     layout = [g.pool.replace("TokenToKVPoolHost", "").lower(), g.layout]
     if g.v_dim not in (0, g.k_dim):
         layout.append(f"v={g.v_dim}")

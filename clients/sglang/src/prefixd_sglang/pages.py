@@ -34,7 +34,9 @@ class HostPages:
         views = self._views(0)
         size = sum(view.numel() * view.element_size() for view in views)
         if size != geometry.page_bytes:
-            raise ValueError(f"a page of {geometry.pool} has {size} bytes where {geometry.page_bytes} were computed")
+            raise ValueError(
+                f"a page of {geometry.pool} has {size} bytes where {geometry.page_bytes} were computed"
+            )
         buffers = pool.kv_buffer if isinstance(pool.kv_buffer, (tuple, list)) else (pool.kv_buffer,)
         homes = {buffer.untyped_storage().data_ptr() for buffer in buffers}
         if any(view.untyped_storage().data_ptr() not in homes for view in views):

@@ -67,17 +67,24 @@ class PrefixdHiCache(HiCacheStorage):
         identity = identity_of(self._config, self.settings, geometry, SGLANG_VERSION)
         # SGLang's own hash of the first page of the tokens 0, 1, 2 ...: should it ever depend on more
         # than the tokens, instances that hash differently see it instead of never sharing.
-        probe = bytes.fromhex(get_hash_str(list(range(geometry.page_tokens)), None, page_size=geometry.page_tokens)[0])
+        probe = bytes.fromhex(
+            get_hash_str(list(range(geometry.page_tokens)), None, page_size=geometry.page_tokens)[0]
+        )
         super().register_mem_pool_host(mem_pool_host)
         self.close()
         self._pages = pages
         self._store = ChainStore(
-            self.settings.socket, identity.digests(_DIGEST, probe), self._owner, deadline=self.settings.deadline,
+            self.settings.socket,
+            identity.digests(_DIGEST, probe),
+            self._owner,
+            deadline=self.settings.deadline,
             name=f"sglang tp{self._config.tp_rank} pp{self._config.pp_rank}",
-        )  # fmt: skip
-        # Now, since a new pool may take longer than a request may wait.  A daemon that comes later is found later.
+        )
+        # Now, since a new pool may take longer than a request may wait.  A daemon that comes later is found.
         there = self._store.connect(_CONNECT)
-        log.info("pages of %s are kept in prefixd%s", identity, "" if there else ", which does not answer yet")
+        log.info(
+            "pages of %s are kept in prefixd%s", identity, "" if there else ", which does not answer yet"
+        )
 
     def register_mem_host_pool_v2(self, host_pool: Any, host_pool_name: Any) -> None:
         super().register_mem_host_pool_v2(host_pool, host_pool_name)
@@ -86,8 +93,8 @@ class PrefixdHiCache(HiCacheStorage):
         # K/V alone would be used without what belongs to it, so from here on this instance keeps nothing.
         self._refused = str(host_pool_name)
         raise ValueError(
-            f"prefixd cannot keep the host pool {host_pool_name} ({type(host_pool).__name__}): models with further "
-            "pools beside K/V (sliding windows, Mamba states, sparse indexers, drafts) are not supported"
+            f"prefixd cannot keep the host pool {host_pool_name} ({type(host_pool).__name__}): models with "
+            "further pools beside K/V (windows, Mamba states, sparse indexers, drafts) are not supported"
         )
 
     # Pages, by the controller's threads
@@ -96,14 +103,22 @@ class PrefixdHiCache(HiCacheStorage):
         return self._safely("batch_exists", lambda: self._count(keys), 0)
 
     def batch_get_v1(
-        self, keys: List[str], host_indices: torch.Tensor, extra_info: Optional[HiCacheStorageExtraInfo] = None
+        self,
+        keys: List[str],
+        host_indices: torch.Tensor,
+        extra_info: Optional[HiCacheStorageExtraInfo] = None,
     ) -> List[bool]:
         return self._safely("batch_get_v1", lambda: self._get(keys, host_indices), [False] * len(keys))
 
     def batch_set_v1(
-        self, keys: List[str], host_indices: torch.Tensor, extra_info: Optional[HiCacheStorageExtraInfo] = None
+        self,
+        keys: List[str],
+        host_indices: torch.Tensor,
+        extra_info: Optional[HiCacheStorageExtraInfo] = None,
     ) -> List[bool]:
-        return self._safely("batch_set_v1", lambda: self._set(keys, host_indices, extra_info), [False] * len(keys))
+        return self._safely(
+            "batch_set_v1", lambda: self._set(keys, host_indices, extra_info), [False] * len(keys)
+        )
 
     def batch_exists_v2(
         self,
@@ -127,7 +142,9 @@ class PrefixdHiCache(HiCacheStorage):
 
     # The older interface, used without "interface_v1": one copy more, the same bytes
 
-    def get(self, key: str, target_location: Optional[Any] = None, target_sizes: Optional[Any] = None) -> Optional[torch.Tensor]:
+    def get(
+        self, key: str, target_location: Optional[Any] = None, target_sizes: Optional[Any] = None
+    ) -> Optional[torch.Tensor]:
         return self.batch_get([key], [target_location])[0]
 
     def batch_get(
@@ -184,7 +201,9 @@ class PrefixdHiCache(HiCacheStorage):
         n = store.read_chain(_digests(keys), lambda i, slot: pages.load(starts[i], slot))
         return [True] * n + [False] * (len(keys) - n)
 
-    def _set(self, keys: List[str], indices: torch.Tensor, info: Optional[HiCacheStorageExtraInfo]) -> List[bool]:
+    def _set(
+        self, keys: List[str], indices: torch.Tensor, info: Optional[HiCacheStorageExtraInfo]
+    ) -> List[bool]:
         store, pages = self._ready()
         starts = pages.starts(indices, len(keys))
         before = _digests((info.prefix_keys or [])[-1:]) if info is not None else []
@@ -193,24 +212,28 @@ class PrefixdHiCache(HiCacheStorage):
         )
         return stored + [False] * (len(keys) - len(stored))
 
-    def _get_flat(self, keys: List[str], targets: Optional[List[torch.Tensor]]) -> List[Optional[torch.Tensor]]:
+    def _get_flat(
+        self, keys: List[str], targets: Optional[List[torch.Tensor]]
+    ) -> List[Optional[torch.Tensor]]:
         store, _ = self._ready()
         outs = list(targets) if targets is not None else [None] * len(keys)
         outs = [self.mem_pool_host.get_dummy_flat_data_page() if out is None else out for out in outs]
         n = store.read_chain(_digests(keys), lambda i, slot: np.copyto(_bytes_of(outs[i]), slot))
         return outs[:n] + [None] * (len(keys) - n)
 
-    def _set_flat(self, keys: List[str], values: List[torch.Tensor]) -> bool:
+    def _set_flat(self, keys: List[str], values: Optional[List[torch.Tensor]]) -> bool:
         store, _ = self._ready()
+        if values is None or len(values) != len(keys):
+            return False
         flat = [_bytes_of(value) for value in values]
         stored = store.write_chain(_digests(keys), lambda i, slot: np.copyto(slot, flat[i]))
         return len(stored) == len(keys) and all(stored)
 
     def _ready(self) -> Tuple[ChainStore, HostPages]:
         if self._refused is not None:
-            raise RuntimeError(f"host pool {self._refused} was refused")
+            raise _Idle(f"host pool {self._refused} was refused at registration")
         if self._store is None or self._pages is None:
-            raise RuntimeError("no host pool is registered")
+            raise _Idle("no host pool is registered, or this back end was closed")
         return self._store, self._pages
 
     def _safely(self, what: str, call: Callable[[], T], miss: T) -> T:
@@ -221,8 +244,12 @@ class PrefixdHiCache(HiCacheStorage):
             kind = f"{what} {type(error).__name__}"
             if now - self._said.get(kind, -_SAY_EVERY) >= _SAY_EVERY:
                 self._said[kind] = now
-                log.warning("%s: %s: %s; counts as a miss", what, type(error).__name__, error, exc_info=True)
+                log.warning("%s: counts as a miss: %s", what, error, exc_info=not isinstance(error, _Idle))
             return miss
+
+
+class _Idle(Exception):
+    """This instance keeps nothing; which is told once a minute and costs nothing."""
 
 
 def _digests(keys: List[str]) -> List[bytes]:
