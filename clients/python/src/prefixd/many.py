@@ -82,7 +82,7 @@ def match_each(
     session = ns._session
 
     def once() -> Steps[List[Optional[PrefixdError]]]:
-        values = {
+        values: Dict[str, Any] = {
             **ns._root(owner),
             "decision_id": NO_ID,
             "flags": flags,
