@@ -37,9 +37,11 @@ def each(
     """One answer per request, in their order.  Raises Lost, and then none of them counts."""
     slots: List[Slot] = []
     frames: List[Union[Frame, Failure]] = []
+    waiting = len(session._tx)
     try:
         for values in requests:
             slots.append(session.post(op, values))
+        _in_one_piece(session, waiting)
         for slot in slots:
             try:
                 frames.append((yield from session.answer(call, op, slot)))
@@ -63,6 +65,16 @@ def each(
         except PrefixdError as error:
             out.append(Failure(error, False))
     return out
+
+
+def _in_one_piece(session: Session, first: int) -> None:
+    """Makes one piece of what waits to be sent, from `first` on: each send by itself would wake the daemon.
+
+    None of them can be taken back then, should the time be over before it went: what comes late is skipped.
+    """
+    pieces = [session._tx.pop() for _ in range(len(session._tx) - first)]
+    if pieces:
+        session._tx.append(memoryview(b"".join(reversed(pieces))))
 
 
 def match_each(
@@ -218,6 +230,7 @@ def flush(session: Session) -> None:
     try:
         if session.connected:
             session._post_orphans()
+        _in_one_piece(session, 1)  # of the first a part may have gone
         session._send()
     except OSError as error:
         session.drop(Lost(f"the connection broke: {error}"))
