@@ -136,7 +136,8 @@ class TwoEngines(Bed):
         first_computed = alone["vllm:request_prefill_kv_computed_tokens"]
         self.assertGreater(first_computed, 10 * computed)
         print(
-            f"# of {total} prompt tokens the first engine computed {first_computed:.0f}, the second {computed:.0f}",
+            f"# of {total} prompt tokens the first engine computed {first_computed:.0f}"
+            f", the second {computed:.0f}",
             file=sys.stderr,
         )
 
@@ -214,6 +215,25 @@ class LittleRoom(Bed):
         self.assert_nothing_held()
 
 
+class TwoRanks(Bed):
+    """Tensor parallelism: each rank's K/V in a namespace of its own, and a hit is what both have."""
+
+    def test_both_ranks_load_what_both_have_saved(self):
+        env = {"VLLM_ENABLE_V1_MULTIPROCESSING": "1"}
+        engine = self.engine("ranks", env=env, engine={"tensor_parallel_size": 2}).ready()
+        first = engine.ask("generate", prompts=PROMPTS)["tokens"]
+        self.forget(engine)
+        second = engine.ask("generate", prompts=PROMPTS)
+        self.assertEqual(second["tokens"], first)
+        self.assertEqual(second["cached"], [full_blocks(prompt) for prompt in PROMPTS])
+        self.assertGreater(engine.ask("metrics")["metrics"]["vllm:external_prefix_cache_hits"], 0)
+        self.forget(engine)
+        spaces = self.daemon.ctl("status", "--json")["namespaces"]
+        self.assertEqual(len(spaces), 2)
+        self.assertEqual(len({space["blocks"] for space in spaces}), 1, spaces)
+        self.assert_nothing_held()
+
+
 class DaemonDies(Bed):
     """An engine as users run it, with a process for its core; the daemon is killed, started and stopped."""
 
@@ -271,6 +291,7 @@ class DaemonDies(Bed):
         begin = time.monotonic()
         self.run_c()
         normal = time.monotonic() - begin
+        hits = self.external_hits()
         os.kill(self.daemon.process.pid, signal.SIGSTOP)
         try:
             begin = time.monotonic()

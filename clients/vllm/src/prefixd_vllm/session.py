@@ -194,7 +194,7 @@ class Link:
             if getattr(space, "seed_mismatch", False):
                 self._say(
                     "seed",
-                    "another process hashes blocks of this model with another seed, so the two share nothing: "
+                    "another process hashes blocks of this model with another seed; the two share nothing: "
                     "set PYTHONHASHSEED to the same value for all of them, or to none with "
                     "--prefix-caching-hash-algo sha256",
                 )

@@ -45,7 +45,7 @@ class Settings:
     lower_tier_ms: float = 500.0
     open_ms: float = 2000.0
     load_deadline_ms: float = 1000.0
-    save_deadline_ms: float = 500.0
+    save_deadline_ms: float = 2000.0
     hold_ms: float = 2000.0
     save_generated: bool = True
     save_every: int = 8
