@@ -60,7 +60,7 @@ static void reply_object(struct api *api, struct http_exchange *x, int status, j
 {
 	static const char none[] = "{\"error\":{\"message\":\"out of memory\",\"type\":"
 				   "\"server_error\",\"param\":null,\"code\":\"no_memory\"}}";
-	char *text = object ? json_dumps(object, JSON_COMPACT) : NULL;
+	char *text = object ? json_dumps(object, JSON_COMPACT | JSON_REAL_PRECISION(9)) : NULL;
 
 	json_decref(object);
 	if (!text)

@@ -177,7 +177,7 @@ static void on_gone(void *data)
 /* Sends an event; the object is given back. */
 static int send_event(struct api_call *call, json_t *object)
 {
-	char *text = object ? json_dumps(object, JSON_COMPACT) : NULL;
+	char *text = object ? json_dumps(object, JSON_COMPACT | JSON_REAL_PRECISION(9)) : NULL;
 	int r = -ENOMEM;
 
 	json_decref(object);

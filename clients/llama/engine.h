@@ -55,11 +55,10 @@ enum engine_finish {
 /* All times in microseconds; those that begin, begin with engine_submit(). */
 struct engine_usage {
 	uint32_t prompt_tokens, cached_tokens, completion_tokens;
-	uint64_t queued_us; /* until a slot took it */
-	uint64_t cache_us;  /* asking prefixd and taking its blocks in */
-	uint64_t
-		prefill_us; /* decoding the rest of the prompt, the storing of its blocks included */
-	uint64_t ttft_us;   /* until the first token; 0: none came */
+	uint64_t queued_us;  /* until a slot took it */
+	uint64_t cache_us;   /* asking prefixd and taking its blocks in */
+	uint64_t prefill_us; /* decoding the rest of the prompt, and storing its blocks */
+	uint64_t ttft_us;    /* until the first token; 0: none came */
 	uint64_t total_us;
 };
 
@@ -128,7 +127,7 @@ void engine_abort(struct engine *engine, uint64_t id);
 /* From any thread. */
 void engine_get_stats(struct engine *engine, struct engine_stats *ret);
 
-/* ---- the vocabulary: from any thread, once ready (engine_vocab.c) -------------------------------- */
+/* ---- the vocabulary: from any thread, once ready (engine_vocab.c) --------------------------- */
 
 uint32_t engine_n_vocab(const struct engine *engine);
 /* Bytes of text that one token stands for at most; at least 1. */

@@ -48,6 +48,7 @@ struct engine {
 	uint64_t last_id;
 	struct engine_stats stats; /* counters that the thread adds to under the lock */
 	atomic_bool stopping;
+	atomic_bool aborting; /* libllama was told to leave off the decode it is at */
 
 	/* Set before on_ready, constant after. */
 	struct llama_model *model;

@@ -37,14 +37,19 @@ static int type_find(const char *option, const char *name, enum ggml_type *ret, 
 	return -EINVAL;
 }
 
-/* libllama's log, of which warnings and errors are ours to show; its lines may come in parts. */
+/*
+ * libllama's log, of which warnings and errors are ours to show; its lines may come in parts.  An
+ * aborted decode is an error to it and an ordinary thing here, so what it says of one is left out.
+ */
 static void on_log(enum ggml_log_level level, const char *text, void *data)
 {
 	static enum ggml_log_level last = GGML_LOG_LEVEL_NONE;
+	const struct engine *engine = data;
 
 	if (level != GGML_LOG_LEVEL_CONT)
 		last = level;
-	if (last == GGML_LOG_LEVEL_WARN || last == GGML_LOG_LEVEL_ERROR)
+	if ((last == GGML_LOG_LEVEL_WARN || last == GGML_LOG_LEVEL_ERROR) &&
+	    !atomic_load(&engine->aborting))
 		fputs(text, stderr);
 }
 
@@ -59,10 +64,13 @@ static bool on_progress(float progress, void *data)
 /* Asked between the operations of a decode: true ends it, llama_decode() returns 2. */
 static bool slot_aborted(void *data)
 {
-	const struct engine_slot *slot = data;
+	struct engine_slot *slot = data;
+	bool aborted = atomic_load(&slot->engine->stopping) ||
+		       (slot->job && atomic_load(&slot->job->aborted));
 
-	return atomic_load(&slot->engine->stopping) ||
-	       (slot->job && atomic_load(&slot->job->aborted));
+	if (aborted)
+		atomic_store(&slot->engine->aborting, true);
+	return aborted;
 }
 
 static int load_model(struct engine *engine, char *why, size_t why_len)
@@ -190,7 +198,7 @@ int engine_load(struct engine *engine, char *why, size_t why_len)
 	struct engine_slot *slots;
 	int r;
 
-	llama_log_set(on_log, NULL);
+	llama_log_set(on_log, engine);
 	params = llama_context_default_params();
 	r = type_find("--type-k", o->type_k, &params.type_k, why, why_len);
 	if (r == 0)
@@ -200,7 +208,7 @@ int engine_load(struct engine *engine, char *why, size_t why_len)
 	if (r < 0)
 		return r;
 	params.n_ctx = o->n_ctx;
-	params.n_batch = params.n_ubatch = o->chunk;             /* a chunk is computed as one */
+	params.n_batch = params.n_ubatch = o->chunk; /* a chunk is computed as one */
 	params.n_seq_max = 2;
 	params.n_outputs_max = 2; /* logits of a last token are all we ask for; one a sequence */
 	params.kv_unified = true;
@@ -245,4 +253,5 @@ void engine_unload(struct engine *engine)
 	if (engine->model)
 		llama_model_free(engine->model);
 	llama_backend_free();
+	llama_log_set(NULL, NULL);
 }

@@ -114,6 +114,7 @@ static int decode(struct engine_slot *slot, const int32_t *tokens, uint32_t n, b
 		batch->logits[i] = logits && i == n - 1;
 	}
 	r = llama_decode(slot->ctx, *batch);
+	atomic_store(&slot->engine->aborting, false);
 	if (r == 0)
 		slot->n_done += n;
 	return r;

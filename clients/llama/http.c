@@ -386,7 +386,7 @@ static int start(struct http *http, char *why, size_t why_len)
 	/* All known ones come to on_request(), to be refused with a word. */
 	evhttp_set_allowed_methods(http->evhttp, ALL_METHODS);
 	evhttp_set_max_headers_size(http->evhttp, MAX_HEADERS);
-	/* Longer bodies than are allowed are read, so that their sender sees why not; up to here. */
+	/* Bodies that are too long are read up to here, so that their sender sees the reply. */
 	evhttp_set_max_body_size(http->evhttp, (ev_ssize_t)(4 * http->options.max_body));
 	(void)evhttp_set_flags(http->evhttp, EVHTTP_SERVER_LINGERING_CLOSE);
 	evhttp_set_default_content_type(http->evhttp, NULL);
