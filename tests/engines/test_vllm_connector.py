@@ -300,6 +300,7 @@ class DaemonDies(Bed):
         finally:
             os.kill(self.daemon.process.pid, signal.SIGCONT)
         self.assertEqual(answer["tokens"], self.tokens)
+        self.assertEqual(self.external_hits(), hits, "hits from a daemon that hangs")
         print(
             f"# a run with hits takes {normal:.2f} s, with a daemon that hangs {hung:.2f} s", file=sys.stderr
         )

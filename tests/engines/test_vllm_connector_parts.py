@@ -18,6 +18,7 @@ from prefixd_vllm.connector import PrefixdConnector  # noqa: E402
 from prefixd_vllm.layout import Pages, UnsupportedLayout, check_config, runs  # noqa: E402
 from prefixd_vllm.meta import Meta, Save  # noqa: E402
 from prefixd_vllm.settings import Settings  # noqa: E402
+from prefixd_vllm.stats import PrefixdStats  # noqa: E402
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole  # noqa: E402
 from vllm.v1.kv_cache_interface import MLAAttentionSpec, SlidingWindowSpec  # noqa: E402
 
@@ -582,6 +583,14 @@ class Guards(unittest.TestCase):
             connector.wait_for_save,
         ):
             self.assertIsNone(call())
+
+    def test_statistics_add_up(self):
+        one, two = PrefixdStats.of({"blocks_saved": 3}), PrefixdStats.of({"blocks_saved": 4, "loads": 1})
+        self.assertEqual(one.aggregate(two).reduce(), {"blocks_saved": 7, "loads": 1})
+        self.assertEqual(PrefixdConnector.build_kv_connector_stats(one.to_dict()).reduce(), one.reduce())
+        self.assertFalse(one.is_empty())
+        one.reset()
+        self.assertTrue(one.is_empty())
 
     def test_settings_have_their_defaults(self):
         settings = Settings.of({"tenant": "default", "salt": ""})

@@ -1,7 +1,8 @@
 """`PrefixdConnector`: vLLM's K/V connector interface, version 1, on prefixd.
 
     --kv-transfer-config '{"kv_connector": "PrefixdConnector",
-      "kv_connector_module_path": "prefixd_vllm.connector", "kv_role": "kv_both", "kv_load_failure_policy": "recompute",
+      "kv_connector_module_path": "prefixd_vllm.connector",
+      "kv_role": "kv_both", "kv_load_failure_policy": "recompute",
       "kv_connector_extra_config": {"tenant": "default", "salt": "", "revision": "..."}}'
 
 The engine makes one object for its scheduler and one in each worker process; this class hands over to
@@ -15,7 +16,6 @@ blocks that arrived enter the engine's own prefix cache.
 from __future__ import annotations
 
 import functools
-import logging
 import os
 from typing import Any, Callable, Dict, List, Optional, Set, Tuple, TypeVar
 
@@ -30,6 +30,11 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 )
 from vllm.logger import init_logger
 
+try:
+    from vllm.v1.metrics.cache_hit_source import CacheHitSource
+except ImportError:  # before vLLM told sources apart
+    CacheHitSource = None
+
 from .identity import identity_of
 from .layout import Pages, check_config
 from .meta import Meta
@@ -41,7 +46,7 @@ from .working import WorkerSide
 
 __all__ = ["PrefixdConnector"]
 
-log = logging.getLogger(init_logger(__name__).name)
+log = init_logger("vllm.prefixd")  # below "vllm", whose handlers the engine sets up
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -69,12 +74,18 @@ def _guarded(otherwise: Callable[[], Any]) -> Callable[[F], F]:
 
 
 def _machine() -> str:
-    """What the order of bytes inside a page depends on besides the engine's version."""
-    return f"cpu {torch.backends.cpu.get_cpu_capability()} amx={int(torch.cpu._is_amx_tile_supported())}"
+    """What the order of bytes in a page depends on besides the engine's version; "" if it cannot be told."""
+    try:
+        return f"cpu {torch.backends.cpu.get_cpu_capability()} amx={int(torch.cpu._is_amx_tile_supported())}"
+    except AttributeError:
+        return ""  # the identity is refused then: AMX kernels pack K otherwise
 
 
 class PrefixdConnector(KVConnectorBase_V1, SupportsHMA):
     """See the module.  `kv_role` kv_producer only saves, kv_consumer only loads, kv_both does both."""
+
+    if CacheHitSource is not None:
+        _cache_hit_source = CacheHitSource.HOST  # what the engine's metrics call our hits
 
     def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any) -> None:
         super().__init__(vllm_config=vllm_config, role=role, kv_cache_config=kv_cache_config)

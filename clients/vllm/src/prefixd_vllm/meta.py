@@ -16,7 +16,8 @@ class Load:
 
     `slots[rank][i]` of the life `boot` goes to block `blocks[i]`; the scheduler's lease holds the slots
     until the request is told as received.  `reuse` is the daemon's counter at the match, for telling a
-    slot that was reused all the same.  `slots` is empty where the plan failed: then all blocks are told as not loaded.
+    slot that was reused all the same.  `slots` is empty where the plan failed: then all blocks are told
+    as not loaded.
     """
 
     req_id: str
