@@ -16,15 +16,17 @@
 #define XXH_INLINE_ALL
 #include <errno.h>
 #include <llama.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <xxhash.h>
 
-#define RUN_MAX    256u       /* blocks stored by one round of calls */
-#define AGAIN_US   200000ull  /* between attempts at a daemon that is away */
-#define REFUSED_US 5000000ull /* at one that refuses the namespace */
-#define SALT_MAX   255u       /* the protocol's */
+#define RUN_MAX    256u        /* blocks stored by one round of calls */
+#define AGAIN_US   200000ull   /* between attempts at a daemon that is away */
+#define WARM_US    10000000ull /* for a pool to be made, at a worker's start */
+#define REFUSED_US 5000000ull  /* at one that refuses the namespace */
+#define SALT_MAX   255u        /* the protocol's */
 #define FLAGS      PFX_MATCH_NO_TAIL | PFX_MATCH_LEAD
 
 struct cache {
@@ -119,73 +121,6 @@ static void describe(struct cache *c)
 	(void)snprintf(c->engine, sizeof(c->engine), "%.31s %s", engine, hex);
 }
 
-/* One string of the options becomes the cache's own.  Return: false without memory. */
-static bool own(const char **string)
-{
-	char *copy;
-
-	if (!*string)
-		return true;
-	copy = strdup(*string);
-	*string = copy;
-	return copy != NULL;
-}
-
-static void disown(const char *string)
-{
-	char *p;
-
-	memcpy(&p, &string, sizeof(p)); /* free takes no pointer to const */
-	free(p);
-}
-
-int cache_new(const struct cache_options *options, struct kvstate *state, struct cache **ret)
-{
-	struct cache_options *o;
-	struct cache *c;
-	bool ok;
-
-	*ret = NULL;
-	if (!options || !state || !options->model || !options->revision || !options->engine ||
-	    !*options->model || !*options->revision || !*options->engine)
-		return -EINVAL;
-	c = calloc(1, sizeof(*c));
-	if (!c)
-		return -ENOMEM;
-	o = &c->options;
-	*o = *options;
-	ok = own(&o->socket);
-	ok = own(&o->tenant) && ok;
-	ok = own(&o->model) && ok;
-	ok = own(&o->revision) && ok;
-	ok = own(&o->adapter) && ok;
-	ok = own(&o->engine) && ok;
-	if (!ok) {
-		cache_free(c);
-		return -ENOMEM;
-	}
-	c->state = state;
-	c->shape = kvstate_shape(state);
-	describe(c);
-	*ret = c;
-	return 0;
-}
-
-struct cache *cache_free(struct cache *c)
-{
-	if (!c)
-		return NULL;
-	pfx_close(c->client);
-	disown(c->options.socket);
-	disown(c->options.tenant);
-	disown(c->options.model);
-	disown(c->options.revision);
-	disown(c->options.adapter);
-	disown(c->options.engine);
-	free(c);
-	return NULL;
-}
-
 void cache_get_counters(const struct cache *c, struct cache_counters *ret)
 {
 	*ret = c->counters;
@@ -278,6 +213,100 @@ static void answered(struct cache *c)
 	} else if (called(c, since, "QUIESCED", pfx_quiesced(c->client, NULL)) == 0) {
 		c->lost = false;
 	}
+}
+
+/* One string of the options becomes the cache's own.  Return: false without memory. */
+static bool own(const char **string)
+{
+	char *copy;
+
+	if (!*string)
+		return true;
+	copy = strdup(*string);
+	*string = copy;
+	return copy != NULL;
+}
+
+static void disown(const char *string)
+{
+	char *p;
+
+	memcpy(&p, &string, sizeof(p)); /* free takes no pointer to const */
+	free(p);
+}
+
+/*
+ * The daemon makes a pool's memory when the first namespace of a block size is opened, which may
+ * take longer than one call may; nobody waits for an answer yet.
+ */
+static void warm(struct cache *c)
+{
+	uint64_t begun = now_us(), since = begun;
+	bool there = false; /* somebody took the connection and let the deadline pass */
+	uint32_t tenant;
+	int r;
+
+	for (;;) {
+		c->open_after_us = 0;
+		r = ready(c, &tenant);
+		there |= now_us() - since >= 500ull * c->options.deadline_ms;
+		if ((r != PFX_DEADLINE && r != PFX_GONE) || !there || now_us() - begun >= WARM_US)
+			break;
+		(void)poll(NULL, 0, 50); /* there is no more than an attempt in 200 ms */
+		since = now_us();
+	}
+	if (!r)
+		c->counters.failures = 0;
+}
+
+int cache_new(const struct cache_options *options, struct kvstate *state, struct cache **ret)
+{
+	struct cache_options *o;
+	struct cache *c;
+	bool ok;
+
+	*ret = NULL;
+	if (!options || !state || !options->model || !options->revision || !options->engine ||
+	    !*options->model || !*options->revision || !*options->engine)
+		return -EINVAL;
+	c = calloc(1, sizeof(*c));
+	if (!c)
+		return -ENOMEM;
+	o = &c->options;
+	*o = *options;
+	if (!o->deadline_ms)
+		o->deadline_ms = 1000; /* as libprefixd takes it */
+	ok = own(&o->socket);
+	ok = own(&o->tenant) && ok;
+	ok = own(&o->model) && ok;
+	ok = own(&o->revision) && ok;
+	ok = own(&o->adapter) && ok;
+	ok = own(&o->engine) && ok;
+	if (!ok) {
+		cache_free(c);
+		return -ENOMEM;
+	}
+	c->state = state;
+	c->shape = kvstate_shape(state);
+	describe(c);
+	warm(c);
+	*ret = c;
+	return 0;
+}
+
+struct cache *cache_free(struct cache *c)
+{
+	if (!c)
+		return NULL;
+	pfx_close(c->client);
+	disown(c->options.socket);
+	disown(c->options.tenant);
+	disown(c->options.model);
+	disown(c->options.revision);
+	disown(c->options.adapter);
+	disown(c->options.engine);
+	free(c);
+	return NULL;
 }
 
 /* ---- a request ------------------------------------------------------------------------------- */

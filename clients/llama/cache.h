@@ -49,7 +49,8 @@ enum {
 };
 
 /*
- * The daemon may be away: then requests hit nothing until it is there.  `state` is the caller's and
+ * The daemon may be away: then requests hit nothing until it is there.  Where it is there and makes
+ * the pool, this waits for it, 10 seconds at most.  `state` is the caller's and
  * outlives the cache; strings are copied.  0; -ENOMEM; -EINVAL.
  */
 int cache_new(const struct cache_options *options, struct kvstate *state, struct cache **ret);

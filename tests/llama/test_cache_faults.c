@@ -11,6 +11,8 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 static const char *const large[] = { "--pool-blocks", "512", NULL };
 static const char *const small[] = { "--pool-blocks", "8", NULL };
@@ -156,6 +158,40 @@ START_TEST(a_frozen_daemon_costs_a_deadline)
 }
 END_TEST
 
+/* A pool that is not ready when a worker starts: the first request has it all the same. */
+START_TEST(a_slow_start_is_waited_for)
+{
+	struct kit_context how = { .n_ctx = 1024,
+				   .type_k = GGML_TYPE_F16,
+				   .type_v = GGML_TYPE_F16 };
+	struct cache_options hasty = worker_usual;
+	int32_t tokens[N];
+	unsigned long since;
+	struct worker w;
+	pid_t waker;
+
+	hasty.deadline_ms = 100;
+	worker_start(large);
+	kit_prompt(worker_model, 1, tokens, N);
+	ck_assert_int_eq(kill(worker_daemon.pid, SIGSTOP), 0);
+	since = e2e_now_ms();
+	waker = fork();
+	ck_assert_int_ge(waker, 0);
+	if (!waker) {
+		e2e_sleep_ms(700);
+		_exit(kill(worker_daemon.pid, SIGCONT) ? 1 : 0);
+	}
+	worker_with(&w, worker_model, &how, &hasty, BLOCK);
+	ck_assert_uint_ge(e2e_now_ms() - since, 500);
+	ck_assert_uint_lt(e2e_now_ms() - since, 8000);
+	ck_assert_uint_eq(worker_request(&w, tokens, N, NULL), 0);
+	ck_assert_uint_eq(worker_request(&w, tokens, N, NULL), (N - 1) / BLOCK * BLOCK);
+	ck_assert_uint_eq(worker_counters(&w).failures, 0);
+	worker_free(&w);
+	ck_assert_int_eq(waitpid(waker, NULL, 0), waker);
+}
+END_TEST
+
 /* Requests that end at any point leave nothing behind. */
 START_TEST(aborted_requests_leave_nothing)
 {
@@ -196,6 +232,7 @@ int main(void)
 	tcase_add_test(t, without_a_daemon_all_is_computed);
 	tcase_add_test(t, a_killed_daemon_costs_the_hit);
 	tcase_add_test(t, a_frozen_daemon_costs_a_deadline);
+	tcase_add_test(t, a_slow_start_is_waited_for);
 	tcase_add_test(t, aborted_requests_leave_nothing);
 	suite_add_tcase(s, t);
 	return test_run(s);
