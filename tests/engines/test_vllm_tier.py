@@ -6,14 +6,13 @@ processes of their own (vllm_tier_engine.py).
 
     PYTHONPATH=clients/python/src:clients/vllm/src python tests/lib/tap.py tests/engines/test_vllm_tier.py
 """
+
 import dataclasses
 import gc
-import hashlib
 import json
 import os
 import random
 import signal
-import subprocess
 import sys
 import tempfile
 import threading
@@ -26,6 +25,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 TREE = HERE.parents[1]
 sys.path.insert(0, str(TREE / "tests/lib"))
+sys.path.insert(0, str(TREE / "tests/connectors"))
 sys.path.insert(0, str(HERE))
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
@@ -39,149 +39,18 @@ except ImportError as error:
 
 import numpy as np  # noqa: E402
 import vllm_model  # noqa: E402
+from conformance import IdentityConformance  # noqa: E402
 from prefixd.identity import IdentityError  # noqa: E402
-from prefixd_vllm import tier_jobs  # noqa: E402
-from prefixd_vllm.tier_identity import tier_identity  # noqa: E402
-from vllm.utils.hashing import sha256  # noqa: E402
+from prefixd_vllm.tier_identity import SeedUnknown, seed_probe, tier_identity  # noqa: E402
+from vllm.utils.hashing import sha256, sha256_cbor  # noqa: E402
 from vllm.v1.core import kv_cache_utils  # noqa: E402
-from vllm.v1.kv_offload.base import LookupResult, ReqContext, ScheduleEndContext, make_offload_key  # noqa: E402
-from vllm.v1.kv_offload.config import (  # noqa: E402
-    OffloadingCacheConfig,
-    OffloadingConfig,
-    OffloadingGroupConfig,
-    OffloadingModelConfig,
-    OffloadingParallelConfig,
-)
+from vllm.v1.kv_offload.base import LookupResult  # noqa: E402
 from vllm.v1.kv_offload.factory import OffloadingSpecFactory  # noqa: E402
 from vllm.v1.kv_offload.tiering import base as tiering  # noqa: E402
 from vllm.v1.kv_offload.tiering.factory import SecondaryTierFactory  # noqa: E402
+from vllm_tier_host import ROW, TIER, Engine, Host, PromptHost, bytes_of, config_of, key_of  # noqa: E402
 
 kv_cache_utils.init_none_hash(sha256)
-
-ROW = 8192
-TIER = {"type": "PrefixdTier", "module_path": "prefixd_vllm.tier", "revision": "r1", "tenant": "default", "salt": ""}
-
-
-def key_of(name, group=0):
-    return make_offload_key(hashlib.sha256(str(name).encode()).digest(), group)
-
-
-def bytes_of(key, row=ROW):
-    """A row's content as its key says, so that every reader can check it."""
-    seed = int.from_bytes(hashlib.blake2b(key, digest_size=8).digest(), "little")
-    return np.random.Generator(np.random.SFC64(seed)).integers(0, 256, row, dtype=np.uint8)
-
-
-def config_of(tier, *, rows=64, row=ROW, name="tiny", dtype="bfloat16", kv_cache_layout="LBNHC", tp_size=1, tokens=16):
-    return OffloadingConfig(
-        groups=(OffloadingGroupConfig(tokens_per_block=tokens, layer_names=("l.0", "l.1"), group_id=0),),
-        worker_kv_bytes_per_block=row // tp_size,
-        enable_kv_cache_events=False,
-        extra_config={"spec_name": "TieringOffloadingSpec", "cpu_bytes_to_use": rows * row, "secondary_tiers": [tier]},
-        engine_id=f"test-{uuid.uuid4()}",
-        model=OffloadingModelConfig(name=name, dtype=dtype),
-        cache=OffloadingCacheConfig(tokens_per_hash=tokens, blocks_per_chunk=1),
-        parallel=OffloadingParallelConfig(
-            rank=0, world_size=tp_size, tp_size=tp_size, pp_size=1, pcp_size=1, dcp_size=1, data_parallel_index=0,
-            data_parallel_size=1, data_parallel_rank_local=None, is_parallelism_agnostic=False),
-        kv_cache_layout=kv_cache_layout,
-    )
-
-
-class Host:
-    """vLLM's tiering manager with one secondary tier, and what a scheduler does with it."""
-
-    def __init__(self, daemon, rows=64, row=ROW, config=None, **options):
-        tier = dict(TIER, socket=daemon.socket, **options)
-        self.spec = OffloadingSpecFactory.create_spec(config_of(tier, rows=rows, row=row, **(config or {})))
-        self.manager = self.spec.get_manager()
-        (self.tier,) = self.manager.secondary_tiers
-        self.number = 0
-        self.slowest = 0.0
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.close()
-
-    def close(self):
-        """Shuts down, and asserts that nobody holds the host tier's memory any more."""
-        manager, self.manager = self.manager, None
-        if manager is None:
-            return
-        manager.shutdown()
-        maps = Path("/proc/self/maps").read_text()
-        if f"vllm_offload_{self.spec.config.engine_id}" in maps:
-            raise AssertionError("the host tier's memory is still mapped: something holds its rows")
-
-    def rows(self):
-        return np.asarray(self.manager.primary_tier.get_kv_memoryview()).view(np.uint8)
-
-    def request(self):
-        self.number += 1
-        context = ReqContext(req_id=f"q{self.number}")
-        self.manager.on_new_request(context)
-        return context
-
-    def step(self):
-        start = time.monotonic()
-        self.manager.on_schedule_end(ScheduleEndContext(new_req_ids=(), preempted_req_ids=()))
-        self.slowest = max(self.slowest, time.monotonic() - start)
-
-    def put(self, keys, context=None):
-        """Offload keys as a worker would; returns how many the host tier took."""
-        own = context is None
-        context = context or self.request()
-        for at, key in enumerate(keys):
-            context.set_offload_key_position(key, 16 * (at + 1))
-        out = self.manager.prepare_store(keys, context)
-        taken = [] if out is None else out.keys_to_store
-        if taken:
-            rows = self.rows()
-            for key, chunk in zip(taken, out.store_spec.chunk_ids):
-                rows[chunk] = bytes_of(key, rows.shape[1])
-            self.manager.complete_store(set(taken), context, True)
-        if own:
-            self.manager.on_request_finished(context)
-        return len(taken)
-
-    def settle(self, seconds=10.0):
-        """Step until no transfer is open."""
-        until = time.monotonic() + seconds
-        while self.manager.has_pending_work():
-            if time.monotonic() > until:
-                raise AssertionError(f"jobs stay open: {sorted(self.manager._jobs)}")
-            self.step()
-            time.sleep(0.001)
-
-    def get(self, keys, seconds=10.0):
-        """{key: bytes} of those that a request finds, as its scheduler would load them."""
-        context = self.request()
-        for at, key in enumerate(keys):
-            context.set_offload_key_position(key, 16 * (at + 1))
-        until = time.monotonic() + seconds
-        open_keys, hits = list(keys), []
-        while open_keys:
-            start = time.monotonic()
-            results = {key: self.manager.lookup(key, context) for key in open_keys}
-            self.slowest = max(self.slowest, time.monotonic() - start)
-            hits += [key for key, result in results.items() if result is LookupResult.HIT]
-            open_keys = [k for k, r in results.items() if r in (LookupResult.RETRY, LookupResult.HIT_PENDING)]
-            if time.monotonic() > until:
-                raise AssertionError(f"{len(open_keys)} lookups never end: {set(results.values())}")
-            self.step()
-            if open_keys:
-                time.sleep(0.001)
-        found = {}
-        hits = [key for key in hits if self.manager.primary_tier.lookup(key, context) is LookupResult.HIT]
-        if hits:
-            load = self.manager.prepare_load(hits, context)
-            rows = self.rows()
-            found = {key: rows[chunk].copy() for key, chunk in zip(hits, load.chunk_ids)}
-            self.manager.complete_load(hits, context)
-        self.manager.on_request_finished(context)
-        return found
 
 
 def threads():
@@ -276,7 +145,9 @@ class Tier(Case):
             self.asked(b, [key], first)
             a.put([key])
             a.settle()
-            self.assertIs(LookupResult.MISS, b.manager.lookup(key, first), "an answer does not change for its request")
+            self.assertIs(
+                LookupResult.MISS, b.manager.lookup(key, first), "an answer does not change for its request"
+            )
             self.right(b.get([key]))
             self.assertEqual(1, b.tier.counts["loaded"])
 
@@ -293,8 +164,10 @@ class Tier(Case):
             self.assertEqual({LookupResult.HIT_PENDING}, set(results))
             b.step()
             b.settle()
-            self.assertEqual({"loaded": 5, "not_loaded": 3}, {k: b.tier.counts[k] for k in ("loaded", "not_loaded")})
-            # Those that came are hits, those that did not are misses to this request: it is not sent in circles.
+            self.assertEqual(
+                {"loaded": 5, "not_loaded": 3}, {k: b.tier.counts[k] for k in ("loaded", "not_loaded")}
+            )
+            # Those that came are hits; those that did not are misses to this request, or it would go in circles.
             results = [b.manager.lookup(key, context) for key in keys]
             self.assertEqual(5, results.count(LookupResult.HIT))
             self.assertEqual(3, results.count(LookupResult.MISS))
@@ -308,7 +181,7 @@ class Tier(Case):
         with Daemon(pool_blocks=48) as daemon:
             hosts = [Host(daemon, rows=24) for _ in range(3)]
             try:
-                for number in range(2000):
+                for _ in range(2000):
                     at = rng.randrange(3)
                     host = hosts[at]
                     first = rng.randrange(len(names))
@@ -330,9 +203,10 @@ class Tier(Case):
                         hosts[at] = Host(daemon, rows=24)
                 for host in hosts:
                     host.settle()
-                    self.assertLess(host.slowest, 0.25)
                 loaded = sum(host.tier.counts["loaded"] for host in hosts)
-                print(f"# 2000 operations: {hits} hits, {misses} misses, {loaded} rows loaded by the last hosts")
+                print(
+                    f"# 2000 operations: {hits} hits, {misses} misses, {loaded} rows loaded by the last hosts"
+                )
                 self.assertGreater(hits, 500)
                 self.assertGreater(loaded, 0)
             finally:
@@ -343,7 +217,9 @@ class Tier(Case):
 
 class Trouble(Case):
     def test_no_daemon(self):
-        daemon = types.SimpleNamespace(socket=os.path.join(tempfile.gettempdir(), f"none-{uuid.uuid4()}.sock"))
+        daemon = types.SimpleNamespace(
+            socket=os.path.join(tempfile.gettempdir(), f"none-{uuid.uuid4()}.sock")
+        )
         with Host(daemon) as host:
             keys = [key_of(i) for i in range(10)]
             host.put(keys)
@@ -354,7 +230,11 @@ class Trouble(Case):
     def test_killed_in_mid_job(self):
         row = 1 << 18
         keys = [key_of(i) for i in range(400)]
-        with Daemon(pool_blocks=512) as daemon, Host(daemon, rows=512, row=row) as a, Host(daemon, rows=512, row=row) as b:
+        with (
+            Daemon(pool_blocks=512) as daemon,
+            Host(daemon, rows=512, row=row) as a,
+            Host(daemon, rows=512, row=row) as b,
+        ):
             # Load and store both under way: the daemon goes while bytes are copied.
             a.put(keys)
             a.settle(60)
@@ -382,7 +262,11 @@ class Trouble(Case):
 
     def test_stopped(self):
         keys = [key_of(i) for i in range(10)]
-        with Daemon(pool_blocks=64) as daemon, Host(daemon) as a, Host(daemon) as b:
+        with (
+            Daemon(pool_blocks=64) as daemon,
+            Host(daemon, deadline=3.0) as a,
+            Host(daemon, deadline=3.0) as b,
+        ):
             a.put(keys[:5])
             a.settle()
             self.assertEqual(5, len(b.get(keys[:5])))
@@ -396,8 +280,9 @@ class Trouble(Case):
                 a.put(keys[5:])
                 a.settle()
                 print(f"# daemon stopped: lookups answered in {took:.3f} s, slowest call {b.slowest:.4f} s")
-                self.assertLess(took, 0.6)
-                self.assertLess(b.slowest, 0.1)
+                # A call that waits for the daemon takes 3 s.
+                self.assertLess(took, 1.5)
+                self.assertLess(b.slowest, 1.5)
                 self.assertEqual(5, a.tier.counts["not_stored"])
             finally:
                 os.kill(daemon.process.pid, signal.SIGCONT)
@@ -425,7 +310,7 @@ class Trouble(Case):
             finally:
                 os.kill(daemon.process.pid, signal.SIGCONT)
             print(f"# shutdown with two jobs and a lookup in flight: {took:.3f} s")
-            self.assertLess(took, 2.0)
+            self.assertLess(took, 5.0)
             self.assertEqual([], threads())
             self.assertEqual([False, False], [job.success for job in tier.get_finished_jobs()])
             self.clean(daemon)
@@ -433,7 +318,10 @@ class Trouble(Case):
     def test_reset_with_jobs_in_flight(self):
         keys = [key_of(i) for i in range(10)]
         for on_reset, n in (("stop", 0), ("keep", 10)):
-            with Daemon(pool_blocks=256) as daemon, Host(daemon, rows=256, on_reset=on_reset, drain=0.05) as host:
+            with (
+                Daemon(pool_blocks=256) as daemon,
+                Host(daemon, rows=256, on_reset=on_reset, drain=0.05) as host,
+            ):
                 host.put(keys)
                 host.settle()
                 os.kill(daemon.process.pid, signal.SIGSTOP)
@@ -447,7 +335,7 @@ class Trouble(Case):
                 finally:
                     os.kill(daemon.process.pid, signal.SIGCONT)
                 print(f"# reset ({on_reset}) with two jobs in flight: {took:.3f} s")
-                self.assertLess(took, 2.0)
+                self.assertLess(took, 5.0)
                 self.assertEqual(100, host.tier.counts["not_stored"])
                 self.assertEqual(n, len(self.until(n, lambda: host.get(keys))))
                 host.put([key_of("after")])
@@ -470,34 +358,30 @@ class Trouble(Case):
             self.clean(daemon)
 
 
-class Identity(Case):
+class TierConformance(IdentityConformance, unittest.TestCase):
+    """Every field of the identity, through the real tier and vLLM's own block hashes."""
+
+    FIELDS = {**IdentityConformance.FIELDS, "layout": "LBNHC", "salt": "", "tokens": 16, "scales": ""}
     CHANGES = {
-        "model": {"config": {"name": "tiny2"}},
-        "revision": {"revision": "r2"},
-        "dtype": {"config": {"dtype": "float16"}},
-        "layout": {"config": {"kv_cache_layout": "LBHNC"}},
-        "tp_size": {"config": {"tp_size": 2}},
-        "block_tokens": {"config": {"tokens": 32}},
-        "adapter": {"adapter": "merged-1"},
-        "scales": {"scales": "s1"},
-        "salt": {"salt": "other"},
+        **IdentityConformance.CHANGES,
+        "layout": ({"layout": "LBHNC"},),
+        "salt": ({"salt": "secret"}, {"salt": "another"}),
+        # A row holds the bytes of all ranks side by side: there is no rank to tell apart.
+        "tp_shape": ({"tp_size": 2}, {"tp_size": 4}),
+        "block_tokens": ({"tokens": 32},),
+        "scales": ({"scales": "s1"},),
     }
+    REFUSED = ("model", "revision", "dtype", "tenant", "salt")
 
-    def test_same_gives_reuse_and_different_does_not(self):
-        keys = [key_of(i) for i in range(4)]
-        with Daemon(pool_blocks=64) as daemon:
-            with Host(daemon) as a:
-                a.put(keys)
-                a.settle()
-            for field, change in self.CHANGES.items():
-                with self.subTest(field=field), Host(daemon, **change) as other:
-                    self.assertEqual({}, other.get(keys), f"another {field} shares")
-            with Host(daemon) as same:
-                found = same.get(keys)
-                self.assertEqual(set(keys), set(found), "the same identity does not share")
-                self.right(found)
-            self.clean(daemon)
+    def make(
+        self, *, model, revision, dtype, layout, adapter, salt, tenant, tp_size, tp_rank, tokens, scales
+    ):
+        options = dict(revision=revision, adapter=adapter, salt=salt, tenant=tenant, scales=scales)
+        config = dict(name=model, dtype=dtype, kv_cache_layout=layout, tp_size=tp_size, tokens=tokens)
+        return PromptHost(self.daemon, config=config, deadline=5.0, lookup_deadline=5.0, **options)
 
+
+class Identity(Case):
     def test_another_seed_does_not_share(self):
         keys = [key_of(i) for i in range(4)]
         was = kv_cache_utils.NONE_HASH, kv_cache_utils._NONE_HASH_SEED
@@ -545,12 +429,24 @@ class Identity(Case):
 
     def test_configurations_that_lack_something(self):
         whole = config_of(TIER)
-        plain = json.loads(json.dumps(dataclasses.asdict(whole)), object_hook=lambda d: types.SimpleNamespace(**d))
+        plain = json.loads(
+            json.dumps(dataclasses.asdict(whole)), object_hook=lambda d: types.SimpleNamespace(**d)
+        )
         identity = tier_identity(plain, row_bytes=ROW, engine="vllm x", revision="r1")
         self.assertEqual(identity, tier_identity(whole, row_bytes=ROW, engine="vllm x", revision="r1"))
-        for path in ("model.name", "model.dtype", "parallel.tp_size", "parallel.pp_size", "cache.tokens_per_hash",
-                     "cache.blocks_per_chunk", "groups", "worker_kv_bytes_per_block"):
-            lame = json.loads(json.dumps(dataclasses.asdict(whole)), object_hook=lambda d: types.SimpleNamespace(**d))
+        for path in (
+            "model.name",
+            "model.dtype",
+            "parallel.tp_size",
+            "parallel.pp_size",
+            "cache.tokens_per_hash",
+            "cache.blocks_per_chunk",
+            "groups",
+            "worker_kv_bytes_per_block",
+        ):
+            lame = json.loads(
+                json.dumps(dataclasses.asdict(whole)), object_hook=lambda d: types.SimpleNamespace(**d)
+            )
             holder = lame
             *folders, last = path.split(".")
             for folder in folders:
@@ -558,12 +454,9 @@ class Identity(Case):
             delattr(holder, last)
             with self.subTest(path=path), self.assertRaises(IdentityError) as caught:
                 tier_identity(lame, row_bytes=ROW, engine="vllm x", revision="r1")
-            self.assertEqual(last, caught.exception.field)
+            self.assertEqual({"name": "model"}.get(last, last), caught.exception.field)
 
     def test_hash_functions(self):
-        from prefixd_vllm.tier_identity import SeedUnknown, seed_probe
-        from vllm.utils.hashing import sha256_cbor
-
         plain = seed_probe(16, 32)
         self.assertEqual(plain, bytes(kv_cache_utils.hash_block_tokens(sha256, None, list(range(16)))))
         self.assertNotEqual(plain, seed_probe(32, 32))
@@ -578,151 +471,6 @@ class Identity(Case):
             self.assertNotEqual(plain, seed_probe(16, 32))
         finally:
             kv_cache_utils.NONE_HASH, kv_cache_utils._NONE_HASH_SEED = was
-
-
-class Memory:
-    """A store in this process whose answers a test decides."""
-
-    def __init__(self, **calls):
-        self.calls = calls
-        self.closed = 0
-
-    def __getattr__(self, name):
-        if name not in ("contains", "get", "put"):
-            raise AttributeError(name)
-        return self.calls.get(name, lambda keys, *rest: [True] * len(keys))
-
-    def close(self):
-        self.closed += 1
-
-
-class Threads(Case):
-    """The helper threads alone: what no daemon can be made to do at will."""
-
-    def transfers(self, store, rows=None, **options):
-        rows = np.zeros((16, 64), np.uint8) if rows is None else rows
-        given = dict(threads=1, load_deadline=5.0, store_deadline=5.0)
-        given.update(options)
-        whole = tier_jobs.Store(store if callable(store) else lambda key_len: store)
-        transfers = tier_jobs.Transfers(rows, whole, **given)
-        self.addCleanup(whole.close)
-        self.addCleanup(transfers.close)
-        return transfers
-
-    def wait(self, transfers, n, seconds=5.0):
-        done, until = [], time.monotonic() + seconds
-        while len(done) < n and time.monotonic() < until:
-            done += transfers.take()
-            time.sleep(0.001)
-        self.assertEqual(n, len(done))
-        return done
-
-    def keys(self, n):
-        return [bytes([i]) * 36 for i in range(n)]
-
-    def test_half_a_load(self):
-        transfers = self.transfers(Memory(get=lambda keys, outs: [i % 2 == 0 for i in range(len(keys))]))
-        keys = self.keys(5)
-        transfers.submit(tier_jobs.Job(7, True, keys, list(range(5))))
-        (done,) = self.wait(transfers, 1)
-        self.assertEqual((7, True, False, keys[::2], keys[1::2]), (done.job_id, done.load, done.success, done.ok, done.failed))
-
-    def test_a_store_that_raises(self):
-        def fails(*_):
-            raise OSError("no")
-
-        for store in (Memory(contains=fails, get=fails, put=fails), fails, None):
-            transfers = self.transfers((lambda key_len: None) if store is None else store)
-            transfers.submit(tier_jobs.Job(1, True, self.keys(2), [0, 1]))
-            transfers.submit(tier_jobs.Job(2, False, self.keys(2), [0, 1]))
-            self.assertEqual([(False, [])] * 2, [(d.success, d.ok) for d in self.wait(transfers, 2)])
-            lookups = tier_jobs.Lookups(tier_jobs.Store((lambda key_len: store) if store is not fails else fails), 1.0)
-            lookups.ask("r", b"k" * 36)
-            lookups.flush()
-            until = time.monotonic() + 5
-            while lookups.ask("r", b"k" * 36) is None and time.monotonic() < until:
-                time.sleep(0.001)
-            self.assertIs(False, lookups.ask("r", b"k" * 36))
-            lookups.close()
-
-    def test_jobs_that_cannot_be_right(self):
-        def get(keys, outs):
-            for out in outs:
-                out(np.ones(64, np.uint8))
-            return [True] * len(keys)
-
-        transfers = self.transfers(Memory(get=get))
-        transfers.submit(tier_jobs.Job(1, True, self.keys(2), [0]))
-        transfers.submit(tier_jobs.Job(2, True, [], []))
-        transfers.submit(tier_jobs.Job(3, True, self.keys(1), [99]))  # no such row
-        transfers.submit(tier_jobs.Job(4, True, self.keys(1) + [b"short" * 4], [0, 1]))
-        done = {d.job_id: d for d in self.wait(transfers, 4)}
-        self.assertFalse(done[1].success)
-        self.assertTrue(done[2].success)
-        self.assertFalse(done[3].success)
-        self.assertEqual((False, 1, 1), (done[4].success, len(done[4].ok), len(done[4].failed)))
-
-    def test_every_job_ends_once(self):
-        gate = threading.Event()
-
-        def slow(keys, blocks):
-            gate.wait(5)
-            return [True] * len(keys)
-
-        store = Memory(put=slow)
-        transfers = self.transfers(store)
-        for number in range(6):
-            transfers.submit(tier_jobs.Job(number, number % 2 == 0 and number > 0, self.keys(2), [0, 1]))
-        threading.Timer(0.1, gate.set).start()
-        self.assertTrue(transfers.drain(0.01))
-        ended = transfers.take()
-        self.assertEqual(list(range(6)), sorted(d.job_id for d in ended))
-        self.assertEqual(0, transfers.open)
-        self.assertTrue(next(d for d in ended if d.job_id == 0).success, "a copy that had begun is not torn")
-        transfers.submit(tier_jobs.Job(9, False, self.keys(1), [0]))
-        self.assertTrue(self.wait(transfers, 1)[0].success, "after a drain it goes on")
-        self.assertTrue(transfers.close())
-        transfers.submit(tier_jobs.Job(10, False, self.keys(1), [0]))
-        self.assertFalse(transfers.take()[0].success)
-
-    def test_a_job_that_waited_too_long(self):
-        gate = threading.Event()
-        self.addCleanup(gate.set)
-        transfers = self.transfers(Memory(put=lambda keys, blocks: [gate.wait(5)] * len(keys)), load_deadline=0.05)
-        transfers.submit(tier_jobs.Job(1, False, self.keys(1), [0]))
-        self.begun(transfers)
-        transfers.submit(tier_jobs.Job(2, True, self.keys(1), [1]))
-        time.sleep(0.1)
-        gate.set()
-        self.assertEqual({1: True, 2: False}, {d.job_id: d.success for d in self.wait(transfers, 2)})
-
-    def test_lookups_in_batches_and_late(self):
-        gate, asked = threading.Event(), []
-
-        def contains(keys):
-            asked.append(len(keys))
-            gate.wait(5)
-            return [True] * len(keys)
-
-        lookups = tier_jobs.Lookups(tier_jobs.Store(lambda key_len: Memory(contains=contains)), 0.05)
-        self.addCleanup(lookups.close)
-        keys = self.keys(100)
-        for request in ("a", "b"):
-            self.assertEqual([None] * 100, [lookups.ask(request, key) for key in keys])
-        lookups.flush()
-        time.sleep(0.1)
-        self.assertEqual([False] * 100, [lookups.ask("a", key) for key in keys])
-        gate.set()
-        time.sleep(0.05)
-        self.assertEqual([100], asked, "one question for what two requests ask")
-        self.assertEqual([False] * 100, [lookups.ask("a", key) for key in keys], "a late yes stays a no")
-        self.assertEqual(100, lookups.late)
-        # Whom nobody told no may still be told yes.
-        self.assertEqual([True] * 100, [lookups.ask("b", key) for key in keys])
-        lookups.missing(keys[:1])
-        self.assertIs(False, lookups.ask("b", keys[0]))
-        lookups.forget("b")
-        self.assertIsNone(lookups.ask("b", keys[0]))
 
 
 class OldNames(Case):
@@ -759,74 +507,6 @@ class OldNames(Case):
             del rows
 
 
-class Engine:
-    """One engine in a process of its own: vllm_tier_engine.py."""
-
-    def __init__(self, model, daemon=None, spec="CpuRowsSpec", **more):
-        extra = None
-        if daemon is not None:
-            extra = {"spec_name": spec, "spec_module_path": "vllm_cpu_rows", "cpu_bytes_to_use": 32 << 20,
-                     "secondary_tiers": [dict(TIER, socket=daemon.socket)]}
-        env = dict(os.environ, PYTHONPATH=os.pathsep.join([str(HERE), *filter(None, sys.path)]), OMP_NUM_THREADS="2",
-                   VLLM_CPU_KVCACHE_SPACE="1")
-        self.log = tempfile.TemporaryFile("w+")
-        self.process = subprocess.Popen([sys.executable, str(HERE / "vllm_tier_engine.py")], stdin=subprocess.PIPE,
-                                        stdout=subprocess.PIPE, stderr=self.log, text=True, env=env)
-        self.timer = threading.Timer(240, self.process.kill)
-        self.timer.start()
-        try:
-            self.say(dict(model=model, extra=extra, **more))
-            self.hear("READY")
-        except BaseException:
-            self.close()
-            raise
-
-    def say(self, what):
-        try:
-            self.process.stdin.write(json.dumps(what) + "\n")
-            self.process.stdin.flush()
-        except BrokenPipeError:
-            pass  # hear() says why
-
-    def hear(self, word):
-        for line in self.process.stdout:
-            if line.startswith(word):
-                return json.loads(line[len(word):] or "null")
-        self.log.seek(0)
-        raise AssertionError(f"the engine ended with {self.process.wait()}: {self.log.read()[-3000:]}")
-
-    def ask(self, ids, tokens=16):
-        self.say({"ids": ids, "tokens": tokens})
-        return self.hear("OUT ")
-
-    def end(self):
-        """The tier's counters; the engine is shut down."""
-        self.process.stdin.close()
-        counts = self.hear("END ")
-        self.process.stdout.read()
-        code = self.process.wait()
-        if code:
-            raise AssertionError(f"the engine ended with {code}")
-        return counts
-
-    def close(self):
-        self.timer.cancel()
-        if self.process.poll() is None:
-            self.process.kill()
-        self.process.wait()
-        for file in (self.process.stdin, self.process.stdout, self.log):
-            try:
-                file.close()
-            except BrokenPipeError:
-                pass
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.close()
-
-
 class Engines(Case):
     """Whole engines with vLLM's OffloadingConnector, its scheduler and its shared host region."""
 
@@ -843,15 +523,10 @@ class Engines(Case):
             cls.plain = [plain.ask(prompt) for prompt in cls.prompts]
             plain.end()
 
-    def stored(self, daemon, at_least, seconds=10):
-        """Until the daemon has so many blocks: what an engine offloads, it offloads behind its answers."""
-        until = time.monotonic() + seconds
-        while (n := daemon.ctl("--json", "stat")["blocks"]["ready"]) < at_least:
-            self.assertLess(time.monotonic(), until, f"only {n} blocks are stored")
-            time.sleep(0.05)
-
     def test_two_engines(self):
-        self.assertNotEqual(self.plain[0]["ids"], self.plain[3]["ids"], "the model does not depend on its first token")
+        self.assertNotEqual(
+            self.plain[0]["ids"], self.plain[3]["ids"], "the model does not depend on its first token"
+        )
         with Daemon(pool_blocks=64) as daemon:
             with Engine(self.model, daemon, processes=True) as a:
                 first = [a.ask(prompt) for prompt in self.prompts]
@@ -860,10 +535,14 @@ class Engines(Case):
             with Engine(self.model, daemon) as b:
                 second = [b.ask(prompt) for prompt in self.prompts]
                 counts = b.end()
-            print(f"# cached tokens: none {[o['cached'] for o in self.plain]}, A {[o['cached'] for o in first]}, "
-                  f"B {[o['cached'] for o in second]}; B {counts}")
+            print(
+                f"# cached: none {[o['cached'] for o in self.plain]}, A {[o['cached'] for o in first]}, "
+                f"B {[o['cached'] for o in second]}; B {counts}"
+            )
             for name, outs in (("A", first), ("B", second)):
-                self.assertEqual([o["ids"] for o in self.plain], [o["ids"] for o in outs], f"{name} answers otherwise")
+                self.assertEqual(
+                    [o["ids"] for o in self.plain], [o["ids"] for o in outs], f"{name} answers otherwise"
+                )
             self.assertEqual(0, first[0]["cached"])
             # 296 tokens are 9 full blocks of 32: all of them came from the other engine.
             self.assertEqual([288, 288, 288, 288], [o["cached"] for o in second])

@@ -5,6 +5,7 @@ spec is the same but for that: it copies between the K/V tensors and the rows of
 in the calling thread.  So the engine's scheduler, its connector, its tiering manager and the shared host
 region are the real ones.  A test's tool, loaded by module path; no product of its own.
 """
+
 import torch
 from vllm.v1.kv_offload.base import OffloadingWorker, TransferResult
 from vllm.v1.kv_offload.cpu.shared_offload_region import SharedOffloadRegion
@@ -67,7 +68,11 @@ class CpuRowsSpec(TieringOffloadingSpec):
     def get_worker(self, kv_caches):
         if not self._worker:
             region = SharedOffloadRegion(
-                engine_id=self._engine_id, num_chunks=self.num_chunks, rank=self.config.parallel.rank,
-                kv_bytes_per_chunk=self.kv_bytes_per_chunk, cpu_page_size=self.cpu_page_size_per_worker)
+                engine_id=self._engine_id,
+                num_chunks=self.num_chunks,
+                rank=self.config.parallel.rank,
+                kv_bytes_per_chunk=self.kv_bytes_per_chunk,
+                cpu_page_size=self.cpu_page_size_per_worker,
+            )
             self._worker = CopyWorker(kv_caches, self.blocks_per_chunk, region)
         return self._worker

@@ -37,7 +37,13 @@ _log = logging.getLogger(__name__)
 
 def _row_bytes(view: memoryview) -> int:
     """Bytes of one row; refused unless a row is one run of bytes.  Looks, and holds nothing."""
-    if view.ndim != 2 or view.itemsize != 1 or view.strides != (view.shape[1], 1) or view.shape[1] == 0 or view.readonly:
+    if (
+        view.ndim != 2
+        or view.itemsize != 1
+        or view.strides != (view.shape[1], 1)
+        or view.shape[1] == 0
+        or view.readonly
+    ):
         raise IdentityError(
             Status.ARGUMENT,
             f"the primary tier's view has shape {view.shape} with strides {view.strides}; "
@@ -124,7 +130,10 @@ class PrefixdTier(tiering.SecondaryTierManager):
         """In a helper thread, at the first key; only then is the engine's seed set."""
         probe = seed_probe(self._tokens_per_hash, key_len - GROUP_BYTES, self._options.hash_algo)
         return prefixd.BlockStore(
-            self._options.socket, self._identity.digests(key_len, probe), self._owner, deadline=self._options.deadline
+            self._options.socket,
+            self._identity.digests(key_len, probe),
+            self._owner,
+            deadline=self._options.deadline,
         )
 
     # ---- lookups
@@ -156,12 +165,14 @@ class PrefixdTier(tiering.SecondaryTierManager):
         self._submit(job_metadata, load=True)
 
     def _submit(self, job: Any, load: bool) -> None:
-        rows = job.chunk_ids if hasattr(job, "chunk_ids") else job.block_ids
-        pairs = [(bytes(key), int(row)) for key, row in zip(job.keys, rows)]
-        # Keys come as a set.  What is stored last is evicted last, and a prompt's first blocks are
-        # those without which the others are of no use: store them last, load them first.
-        pairs.sort(key=lambda pair: _position(job, pair[0]), reverse=not load)
-        self._transfers.submit(Job(job.job_id, load, [key for key, _ in pairs], [row for _, row in pairs]))
+        keys = [bytes(key) for key in job.keys]
+        rows = [int(row) for row in (job.chunk_ids if hasattr(job, "chunk_ids") else job.block_ids)]
+        if len(keys) == len(rows):
+            # Keys come as a set.  What is stored last is evicted last, and a prompt's first blocks are
+            # those without which the others are of no use: store them last, load them first.
+            order = sorted(range(len(keys)), key=lambda i: _position(job, keys[i]), reverse=not load)
+            keys, rows = [keys[i] for i in order], [rows[i] for i in order]
+        self._transfers.submit(Job(job.job_id, load, keys, rows))
 
     def get_finished_jobs(self) -> Iterable[Any]:
         results: List[Any] = []

@@ -32,14 +32,16 @@ class SeedUnknown(Exception):
     """The engine's hash function or its seed could not be found out; the text says why."""
 
 
-def _need(config: Any, path: str) -> Any:
-    """The attribute `path` of the configuration, or a refusal that names its last part."""
+def _need(config: Any, path: str, field: str = "") -> Any:
+    """The attribute `path` of the configuration, or a refusal that names `field`, else its last part."""
     value = config
     for name in path.split("."):
         value = getattr(value, name, _MISSING)
         if value is _MISSING or value is None:
             raise IdentityError(
-                Status.MISSING_FIELD, f"the offloading configuration has no {path}; this engine is not supported", name
+                Status.MISSING_FIELD,
+                f"the offloading configuration has no {path}; this engine is not supported",
+                field or name,
             )
     return value
 
@@ -52,10 +54,15 @@ def tier_layout(config: Any) -> Tuple[str, Dict[str, Any]]:
     The facts do not fit into the name, so that it carries their hash.
     """
     parallel = {
-        name: int(_need(config, f"parallel.{name}")) for name in ("world_size", "tp_size", "pp_size", "pcp_size", "dcp_size")
+        name: int(_need(config, f"parallel.{name}"))
+        for name in ("world_size", "tp_size", "pp_size", "pcp_size", "dcp_size")
     }
     groups = [
-        [int(_need(g, "group_id")), int(_need(g, "tokens_per_block")), [str(n) for n in _need(g, "layer_names")]]
+        [
+            int(_need(g, "group_id")),
+            int(_need(g, "tokens_per_block")),
+            [str(n) for n in _need(g, "layer_names")],
+        ]
         for g in _need(config, "groups")
     ]
     if not groups:
@@ -86,9 +93,9 @@ def tier_identity(
     *,
     row_bytes: int,
     engine: str,
-    revision: Optional[str],
+    revision: str,
     model: Optional[str] = None,
-    adapter: Optional[str] = "",
+    adapter: str = "",
     scales: Optional[str] = None,
 ) -> Identity:
     """The identity of the rows that `config` describes.
@@ -105,9 +112,9 @@ def tier_identity(
     layout, facts = tier_layout(config)
     tokens = {tokens for _, tokens, _ in facts["groups"]}
     names = {name for _, _, layers in facts["groups"] for name in layers}
-    dtype = dtype_name(_need(config, "model.dtype"))
+    dtype = dtype_name(_need(config, "model.dtype", "dtype"))
     identity = Identity(
-        model=_need(config, "model.name") if model is None else model,
+        model=_need(config, "model.name", "model") if model is None else model,
         revision=revision,
         dtype=dtype,
         layout=layout,

@@ -34,6 +34,7 @@ _LOOKUP_SLICE = 512  # keys in one question: small enough that a deadline covers
 _COPY_BYTES = 32 << 20  # bytes in one get or put: cancelling waits for no more than one of them
 _COPY_BLOCKS = 64
 
+
 class _Row:
     """One row as a store's source or target: called with the slot's bytes, it copies.
 
@@ -46,7 +47,7 @@ class _Row:
     def __init__(self, owner: Transfers, row: int, load: bool) -> None:
         self._owner, self._row, self._load = owner, row, load
 
-    def __call__(self, slot: np.ndarray) -> None:
+    def __call__(self, slot: np.ndarray[Any, Any]) -> None:
         rows = self._owner._rows
         if rows is None:
             raise RuntimeError("the rows are gone")
@@ -78,7 +79,11 @@ class Store:
             if store is None or not right:
                 return answers
             some = [keys[i] for i in right]
-            found = getattr(store, name)(some) if blocks is None else getattr(store, name)(some, [blocks[i] for i in right])
+            found = (
+                getattr(store, name)(some)
+                if blocks is None
+                else getattr(store, name)(some, [blocks[i] for i in right])
+            )
             for i, answer in zip(right, found):
                 answers[i] = bool(answer)
         except Exception as error:
@@ -267,9 +272,15 @@ class Transfers:
     """
 
     def __init__(
-        self, rows: np.ndarray, store: Store, *, threads: int, load_deadline: float, store_deadline: float
+        self,
+        rows: np.ndarray[Any, Any],
+        store: Store,
+        *,
+        threads: int,
+        load_deadline: float,
+        store_deadline: float,
     ) -> None:
-        self._rows: Optional[np.ndarray] = rows
+        self._rows: Optional[np.ndarray[Any, Any]] = rows
         self._store = store
         self._n_threads = threads
         self._deadlines = {True: load_deadline, False: store_deadline}

@@ -58,12 +58,24 @@ class TierOptions:
         known = set(cls.__dataclass_fields__)
         for name in options:
             if name not in known:
-                raise IdentityError(Status.ARGUMENT, f"no such option; there are {', '.join(sorted(known))}", str(name))
+                raise IdentityError(
+                    Status.ARGUMENT, f"no such option; there are {', '.join(sorted(known))}", str(name)
+                )
         for name, right in _RIGHT.items():
             if options.get(name) is None:
                 raise IdentityError(Status.MISSING_FIELD, f"it was not given; {right}", name)
         values: Dict[str, Any] = dict(options)
-        for name in ("revision", "tenant", "salt", "socket", "model", "adapter", "scales", "hash_algo", "on_reset"):
+        for name in (
+            "revision",
+            "tenant",
+            "salt",
+            "socket",
+            "model",
+            "adapter",
+            "scales",
+            "hash_algo",
+            "on_reset",
+        ):
             if values.get(name) is not None and not isinstance(values[name], str):
                 raise IdentityError(Status.ARGUMENT, f"it is {values[name]!r}, no text", name)
         values["salt"] = values["salt"].encode()
@@ -74,9 +86,13 @@ class TierOptions:
         if isinstance(threads, bool) or not isinstance(threads, int) or not 1 <= threads <= 16:
             raise IdentityError(Status.ARGUMENT, f"it is {threads!r}; give 1 to 16", "threads")
         if values.get("on_reset", "stop") not in _ON_RESET:
-            raise IdentityError(Status.ARGUMENT, f"it is {values['on_reset']!r}; give stop or keep", "on_reset")
+            raise IdentityError(
+                Status.ARGUMENT, f"it is {values['on_reset']!r}; give stop or keep", "on_reset"
+            )
         if values.get("locality") not in (None, "LOCAL", "REMOTE"):
-            raise IdentityError(Status.ARGUMENT, f"it is {values['locality']!r}; give LOCAL or REMOTE", "locality")
+            raise IdentityError(
+                Status.ARGUMENT, f"it is {values['locality']!r}; give LOCAL or REMOTE", "locality"
+            )
         if values.get("adapter") is None:
             values["adapter"] = ""
         return cls(**values)
@@ -84,5 +100,7 @@ class TierOptions:
     @staticmethod
     def _seconds(name: str, value: Any) -> float:
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= 3600:
-            raise IdentityError(Status.ARGUMENT, f"it is {value!r}; give seconds, more than 0, at most 3600", name)
+            raise IdentityError(
+                Status.ARGUMENT, f"it is {value!r}; give seconds, more than 0, at most 3600", name
+            )
         return float(value)
