@@ -63,6 +63,7 @@ def serve(out, kind, path):
     else:
         bed = lmcache_bed.ServerBed(json.loads(Path(path).read_text()))
     own = {
+        "complaints": lmcache_bed.complaints.take,
         "stats": lambda: bed.connector.stats(),
         "verdict": lambda: [bed.model.loaded, bed.model.wrong],
         "status": lambda: bed.adapter.report_status(),

@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import tempfile
+import threading
 import time
 import unittest
 from pathlib import Path
@@ -26,7 +27,7 @@ import torch
 from daemon import Daemon
 from lmcache.v1.health_monitor.checks.remote_backend_check import RemoteBackendHealthCheck
 from lmcache.v1.token_database import TokenDatabase
-from lmcache_bed import CHUNK, Bed, prompt, write_config
+from lmcache_bed import CHUNK, Bed, complaints, prompt, write_config
 from lmcache_worker import Worker
 from prefixd.identity import IdentityError
 from prefixd_lmcache.identity import Settings
@@ -70,6 +71,12 @@ class Case(unittest.TestCase):
         worker = Worker("engine", cls.config(options, **config))
         cls.stack.callback(worker.close)
         return worker
+
+    def setUp(self):
+        complaints.take()
+
+    def tearDown(self):
+        self.assertEqual(complaints.take(), [])
 
     def assert_daemon_clean(self):
         self.assertIn("clean", self.daemon.ctl("audit"))
@@ -276,6 +283,7 @@ class Failures(Case):
     """Whatever the daemon does: no exception into the engine, no wait beyond the deadlines, no reference kept."""
 
     def setUp(self):
+        super().setUp()
         self.engine = self.bed(HASTY)
 
     def timed(self, limit, call, *args):
@@ -341,18 +349,74 @@ class Failures(Case):
         self.assertIsNotNone(self.engine.connector)
         self.all_calls_miss(prompt("nobody", 2 * CHUNK))
 
+    @contextlib.contextmanager
+    def slow(self, name):
+        """The client's call waits, long after its deadline, until the event that is given is set."""
+        store, go = self.engine.connector._store, threading.Event()
+        call = getattr(store, name)
+
+        def wait(*args, **kwargs):
+            go.wait(30)
+            return call(*args, **{**kwargs, "deadline": 5.0})
+
+        with mock.patch.object(store, name, wait):
+            try:
+                yield go
+            finally:
+                go.set()
+                self.engine.settle()
+
     def test_an_object_is_held_until_its_bytes_are_copied(self):
-        # LMCache lets go of an object when put() returns; while the daemon stands still, the bytes are
-        # still to be copied, and memory that is used again would be stored under the old name.
+        # LMCache lets go of an object when put() returns.  Memory that is used again meanwhile would be
+        # stored under the name of what was in it before.
         tokens = prompt("held", 2 * CHUNK)
-        os.kill(self.daemon.process.pid, signal.SIGSTOP)
-        try:
+        size = self.engine.connector.full_chunk_size_bytes
+        with self.slow("put") as go:
             self.engine.engine.store(tokens, prompt=tokens)
-            self.assertGreater(self.engine.held(), 0)
+            self.engine.quiet()
+            self.assertEqual(self.engine.held(), 2 * size)
+            go.set()
             self.engine.settle()
             self.assertEqual(self.engine.held(), 0)
-        finally:
-            os.kill(self.daemon.process.pid, signal.SIGCONT)
+        self.assert_hits_again(tokens, 2)
+
+    def test_what_is_read_too_late_is_freed(self):
+        tokens = prompt("late", 3 * CHUNK)
+        self.engine.store(tokens)
+        keys = [key for _, _, key in self.engine.engine.token_database.process_tokens(tokens)]
+        with self.slow("get") as go:
+            found = self.timed(HASTY["deadline"], self.engine.remote.batched_get_blocking, keys)
+            self.assertEqual(found, [None] * 3)
+            self.assertGreater(self.engine.held(), 0)
+            go.set()
+            self.engine.settle()
+            self.assertEqual(self.engine.held(), 0)
+        self.assert_hits_again(tokens, 3)
+
+    def test_a_read_that_is_cancelled_is_freed(self):
+        tokens = prompt("cancelled", 3 * CHUNK)
+        self.engine.store(tokens)
+        keys = [key for _, _, key in self.engine.engine.token_database.process_tokens(tokens)]
+        with self.slow("get") as go:
+            read = asyncio.run_coroutine_threadsafe(self.engine.remote.connection.batched_get(keys), self.engine.manager.loop)
+            time.sleep(0.05)
+            read.cancel()
+            self.engine.quiet()
+            go.set()
+            self.engine.settle()
+        self.assertTrue(read.cancelled())
+        self.assertEqual(self.engine.held(), 0)
+        self.assert_hits_again(tokens, 3)
+
+    def test_what_goes_between_lookup_and_read_is_freed(self):
+        tokens = prompt("went", 3 * CHUNK)
+        self.engine.store(tokens[: 2 * CHUNK])
+        keys = [key for _, _, key in self.engine.engine.token_database.process_tokens(tokens)]
+        with mock.patch.object(self.engine.connector._store, "contains", lambda keys, **_: [True] * len(keys)):
+            self.assertEqual(self.engine.lookup(tokens), 3 * CHUNK)
+            self.assertEqual(self.engine.retrieve(tokens), 2 * CHUNK)
+            self.assertEqual([obj is None for obj in self.engine.remote.batched_get_blocking(keys[2:])], [True])
+        self.assertEqual((self.engine.model.wrong, self.engine.held()), (0, 0))
 
     def test_what_waits_to_be_stored_is_bounded(self):
         size = self.engine.connector.full_chunk_size_bytes
@@ -407,6 +471,7 @@ class SmallPool(Case):
         removed = self.daemon.ctl("status", "--json")["removed_blocks"]["device"]
         self.assertGreater(sum(removed.values()), 32)
         self.assertEqual((here.held(), there.ask("held")), (0, 0))
+        self.assertEqual(there.ask("complaints"), [])
         self.assert_daemon_clean()
 
 
