@@ -21,7 +21,7 @@
 
 #define MAX_STOPS      16
 #define MAX_STOP_BYTES 1024
-#define MAX_SALT_BYTES 256
+#define MAX_SALT_BYTES 128
 
 #define DEFAULT_MAX_TOKENS 16 /* of a completion, as OpenAI has it; a chat goes on to its end */
 

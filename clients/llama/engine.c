@@ -7,12 +7,14 @@
  */
 #include "clients/llama/engine_internal.h"
 
-#include "clients/llama/kvstate.h"
+#include "clients/llama/say.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+
+#define TELL_US (30u * 1000000u) /* between two lines about prefixd */
 
 uint64_t engine_now_us(void)
 {
@@ -194,20 +196,46 @@ static void admit(struct engine *engine)
 	}
 }
 
-static bool any_busy(const struct engine *engine)
+/* Slots that have a job; *ret_decoding: those of them that need not wait for prefixd first. */
+static uint32_t count_busy(const struct engine *engine, uint32_t *ret_decoding)
 {
-	for (uint32_t i = 0; i < engine->options.n_slots; i++)
-		if (engine->slots[i].job)
-			return true;
-	return false;
+	uint32_t n = 0;
+
+	*ret_decoding = 0;
+	for (uint32_t i = 0; i < engine->options.n_slots; i++) {
+		n += engine->slots[i].job != NULL;
+		*ret_decoding += engine->slots[i].job && !engine->slots[i].later;
+	}
+	return n;
+}
+
+/* Takes over the cache's counters; tells what went wrong, once in a while. */
+static void look_at_cache(struct engine *engine)
+{
+	struct cache_counters counters;
+	uint64_t now_us = engine_now_us();
+
+	cache_get_counters(engine->cache, &counters);
+	pthread_mutex_lock(&engine->lock);
+	engine->stats.cache = counters;
+	pthread_mutex_unlock(&engine->lock);
+	if (counters.failures == engine->failures ||
+	    (engine->told_us && now_us - engine->told_us < TELL_US))
+		return;
+	say("prefixd: %s (%llu failures so far; what it does not do is computed)",
+	    cache_problem(engine->cache), (unsigned long long)counters.failures);
+	engine->failures = counters.failures;
+	engine->told_us = now_us;
 }
 
 static void serve(struct engine *engine)
 {
+	uint32_t decoding;
+
 	pthread_mutex_lock(&engine->lock);
 	for (;;) {
 		admit(engine);
-		if (!any_busy(engine)) {
+		if (!count_busy(engine, &decoding)) {
 			if (engine->queue)
 				continue;
 			if (atomic_load(&engine->stopping))
@@ -218,10 +246,10 @@ static void serve(struct engine *engine)
 		pthread_mutex_unlock(&engine->lock);
 		for (uint32_t i = 0; i < engine->options.n_slots; i++)
 			if (engine->slots[i].job)
-				engine_slot_step(&engine->slots[i]);
-		pthread_mutex_lock(&engine->lock);
+				engine_slot_step(&engine->slots[i], decoding == 0);
 		if (engine->cache)
-			cache_get_counters(engine->cache, &engine->stats.cache);
+			look_at_cache(engine);
+		pthread_mutex_lock(&engine->lock);
 	}
 	pthread_mutex_unlock(&engine->lock);
 }

@@ -31,6 +31,8 @@ struct engine_slot {
 	struct llama_batch batch;    /* room for one chunk */
 	struct engine_job *job;      /* NULL: free */
 	struct cache_request *lease; /* of the job; may be NULL */
+	bool later;                  /* the lease's blocks are still to come: nothing is decoded */
+	uint64_t asked_us;           /* when prefixd was asked, while they are */
 	uint32_t n_done;             /* tokens in sequence 0 */
 	size_t split;                /* the next one of the job's */
 	int32_t token;               /* sampled and not yet decoded, when the prompt is done */
@@ -57,6 +59,8 @@ struct engine {
 	struct engine_slot *slots;
 	struct kvstate *state;
 	struct cache *cache; /* NULL: off */
+	uint64_t failures;   /* of the cache when it was last looked at */
+	uint64_t told_us;    /* when its last problem was told */
 };
 
 /* engine_model.c: everything that the slots stand on.  0; negative errno, `why` says what. */
@@ -65,8 +69,11 @@ void engine_unload(struct engine *engine);
 
 /* engine_slot.c: the slot is free; it is the job's until the job ended. */
 void engine_slot_begin(struct engine_slot *slot, struct engine_job *job);
-/* One chunk of prefill, or one token; ends the job when it is over. */
-void engine_slot_step(struct engine_slot *slot);
+/*
+ * One chunk of prefill, or one token; ends the job when it is over.  `alone`: nobody has work to
+ * do meanwhile, so blocks that are to come may be waited for here, a few milliseconds.
+ */
+void engine_slot_step(struct engine_slot *slot, bool alone);
 /* Gives the lease back, reports and frees the job. */
 void engine_slot_end(struct engine_slot *slot, enum engine_finish finish, const char *error);
 /* Reports and frees a job that has or never had a slot. */

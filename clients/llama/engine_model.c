@@ -149,7 +149,7 @@ static int adapter_name(const struct engine_options *o, char *ret, size_t len)
 static int load_cache(struct engine *engine, const struct llama_context_params *params)
 {
 	const struct engine_options *o = &engine->options;
-	char why[256], revision[33], adapter[64], settings[256];
+	char why[256], revision[33], adapter[64], settings[KVSTATE_SETTINGS];
 	struct cache_options options = { .socket = o->socket,
 					 .tenant = o->tenant,
 					 .model = o->model_name,

@@ -8,21 +8,24 @@
  */
 #include "clients/llama/engine_internal.h"
 
-#include "clients/llama/kvstate.h"
-
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
+#define POLL_MS 5
+
 /* ---- begin and end --------------------------------------------------------------------------- */
 
-/* The worker's salt and the request's, told apart by the length of the first. */
+/*
+ * The worker's salt and the request's, told apart by the length of the first.  prefixd takes 255
+ * bytes, which options.c and api_params.c see to.
+ */
 static int salt_join(const struct engine_slot *slot, void **ret, size_t *ret_len)
 {
 	const struct engine_request *request = &slot->job->request;
 	const char *own = slot->engine->options.salt ? slot->engine->options.salt : "";
-	uint32_t own_len = (uint32_t)strlen(own);
+	uint8_t own_len = (uint8_t)strlen(own);
 	char *p;
 
 	*ret = NULL;
@@ -41,27 +44,41 @@ static int salt_join(const struct engine_slot *slot, void **ret, size_t *ret_len
 	return 0;
 }
 
+/* The cache has answered: `hit` tokens of sequence 0 are there. */
+static void take_hit(struct engine_slot *slot, uint32_t hit)
+{
+	struct engine *engine = slot->engine;
+
+	slot->later = false;
+	slot->n_done = hit;
+	slot->job->usage.cached_tokens = hit;
+	slot->job->usage.cache_us = engine_now_us() - slot->asked_us;
+	pthread_mutex_lock(&engine->lock);
+	engine->stats.cached_tokens += hit;
+	pthread_mutex_unlock(&engine->lock);
+}
+
 static void ask_cache(struct engine_slot *slot)
 {
-	struct engine_job *job = slot->job;
-	uint64_t begun_us = engine_now_us();
+	const struct engine_request *request = &slot->job->request;
 	uint32_t hit = 0;
 	void *salt;
 	size_t salt_len;
+	int r;
 
+	slot->asked_us = engine_now_us();
 	/* Without memory for it the request is computed: a miss, nothing worse. */
 	if (salt_join(slot, &salt, &salt_len) < 0)
 		return;
-	if (cache_begin(slot->engine->cache, slot->ctx, job->request.prompt, job->request.n_prompt,
-			salt, salt_len, &slot->lease, &hit) < 0) {
-		slot->lease = NULL;
-		hit = 0;
-		llama_memory_clear(llama_get_memory(slot->ctx), false);
-	}
+	r = cache_begin(slot->engine->cache, slot->ctx, request->prompt, request->n_prompt, salt,
+			salt_len, &slot->lease, &hit);
 	free(salt);
-	slot->n_done = hit;
-	job->usage.cached_tokens = hit;
-	job->usage.cache_us = engine_now_us() - begun_us;
+	if (r < 0)
+		slot->lease = NULL;
+	else if (r == CACHE_LATER)
+		slot->later = true;
+	else
+		take_hit(slot, hit);
 }
 
 void engine_slot_begin(struct engine_slot *slot, struct engine_job *job)
@@ -73,14 +90,11 @@ void engine_slot_begin(struct engine_slot *slot, struct engine_job *job)
 	slot->n_done = 0;
 	slot->split = 0;
 	slot->lease = NULL;
+	slot->later = false;
 	/* Its cells are free then; what they hold is never looked at, so it need not be zeroed. */
 	llama_memory_clear(llama_get_memory(slot->ctx), false);
 	if (engine->cache && job->request.use_cache)
 		ask_cache(slot);
-
-	pthread_mutex_lock(&engine->lock);
-	engine->stats.cached_tokens += slot->n_done;
-	pthread_mutex_unlock(&engine->lock);
 }
 
 void engine_slot_end(struct engine_slot *slot, enum engine_finish finish, const char *error)
@@ -218,7 +232,18 @@ static void count_prefill(struct engine *engine, uint32_t n)
 	pthread_mutex_unlock(&engine->lock);
 }
 
-void engine_slot_step(struct engine_slot *slot)
+/* Have the blocks come that this slot waits for? */
+static void poll_cache(struct engine_slot *slot, bool alone)
+{
+	uint32_t hit = 0;
+
+	if (atomic_load(&slot->job->aborted) || atomic_load(&slot->engine->stopping))
+		engine_slot_end(slot, ENGINE_FINISH_ABORT, NULL);
+	else if (cache_poll(slot->lease, alone ? POLL_MS : 0, &hit) != CACHE_LATER)
+		take_hit(slot, hit);
+}
+
+void engine_slot_step(struct engine_slot *slot, bool alone)
 {
 	struct engine_job *job = slot->job;
 	const struct engine_request *request = &job->request;
@@ -230,6 +255,10 @@ void engine_slot_step(struct engine_slot *slot)
 	uint32_t n = prefill ? chunk_end(slot) - slot->n_done : 1;
 	int r = 2;
 
+	if (slot->later) {
+		poll_cache(slot, alone);
+		return;
+	}
 	if (!atomic_load(&job->aborted) && !atomic_load(&slot->engine->stopping))
 		r = decode(slot, prefill ? request->prompt + slot->n_done : &slot->token, n,
 			   slot->n_done + n >= request->n_prompt);

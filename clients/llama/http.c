@@ -159,17 +159,15 @@ static struct bufferevent *on_connection(struct event_base *base, void *data)
 			bufferevent_free(bev);
 		return NULL;
 	}
+	connections_look(http); /* before: this one has no callbacks yet, and would count as over */
 	(void)bufferevent_set_timeouts(bev, NULL, &stall);
 	bufferevent_incref(bev);
 	*c = (struct connection){
 		.http = http, .next = http->connections, .bev = bev, .since_ms = now_ms()
 	};
 	http->connections = c;
-	if (++http->n_connections >= http->options.connections) {
-		connections_look(http);
-		if (http->n_connections >= http->options.connections)
-			accept_pause(http);
-	}
+	if (++http->n_connections >= http->options.connections)
+		accept_pause(http);
 	tick_arm(http);
 	return bev;
 }

@@ -31,6 +31,7 @@ struct option {
 	const char *help;
 };
 
+#define MAX_SALT     126 /* with a request's 128 and a length it is prefixd's 255 */
 #define HELP_COLUMNS 80
 #define AT(member)   offsetof(struct options, member)
 
@@ -248,6 +249,10 @@ int options_parse(struct options *ret, int argc, char **argv)
 		return 0;
 	if (!ret->model) {
 		say("--model is missing; --help tells more");
+		return -EINVAL;
+	}
+	if (ret->salt && strlen(ret->salt) > MAX_SALT) {
+		say("--salt has %zu bytes, more than %d", strlen(ret->salt), MAX_SALT);
 		return -EINVAL;
 	}
 	if (ret->chunk > ret->ctx)
