@@ -177,6 +177,18 @@ class Killed(unittest.TestCase):
         self.assertTrue(lease.ended)
         self.assertEqual(self.client.quiesced().n_leases, 0, "old leases died with the old life")
 
+    def test_connect_notices_a_restart_and_opens_all_again(self):
+        one, two = self.client.open(kit.options()), self.client.open(kit.options(model="m2"))
+        boot = self.client.boot
+        self.daemon.kill()
+        self.daemon.start()
+        self.assertEqual(self.client.boot, boot, "nobody has asked yet")
+        self.client.connect()
+        self.assertNotEqual(self.client.boot, boot)
+        self.assertEqual((one.life, two.life), (2, 2))
+        self.client.connect()
+        self.assertEqual(self.client._session.life, 2)
+
     def test_orphans_end_by_quiesced(self):
         ns = self.client.open(kit.options())
         lease = ns.match(OWNER, tokens=kit.store(ns, 1, 4))
