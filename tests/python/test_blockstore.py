@@ -401,7 +401,7 @@ class Threads(WithDaemon):
         traffic = Traffic(self.store).start()
         time.sleep(3)
         traffic.end(self)
-        self.assertGreater(traffic.hits, 1000)
+        self.assertGreater(traffic.hits, 200)
         self.assertEqual(self.store.stats()["errors"], {})
         self.store.close()
         self.assertTrue(eventually(lambda: descriptors() <= before))
@@ -432,7 +432,7 @@ class Threads(WithDaemon):
         traffic = Traffic(one).start()
         time.sleep(1)
         traffic.end(self)
-        self.assertGreater(traffic.hits, 100)
+        self.assertGreater(traffic.hits, 20)
         self.assertEqual(one.stats()["errors"], {})
         one.close()
         self.clean()
@@ -546,7 +546,7 @@ class Tiers(WithDaemon):
         traffic = Traffic(self.store, n_threads=4, n_keys=300).start()
         time.sleep(3)
         traffic.end(self)
-        self.assertGreater(traffic.hits, 100)
+        self.assertGreater(traffic.hits, 50)
         self.store.close()
         self.clean()
 
@@ -668,10 +668,12 @@ class Losing(WithDaemon):
                     self.assertEqual(one.put([key("new")], [block(key("new"))]), [False])
                 times.append(time.monotonic() - before)
                 time.sleep(0.005)
-            # Three deadlines in a row, then one per second: with slow machines in mind.
-            self.assertLess(sum(1 for t in times if t > 0.05), 8)
-            self.assertLess(max(times), 1.0)
-            self.assertGreater(len(times), 100)
+            # Three deadlines in a row, then one per second; all other calls ask nobody.
+            stats = one.stats()
+            self.assertTrue(3 <= stats["deadline"] <= 6, stats)
+            self.assertEqual(stats["deadline"] + stats["gone"], len(times))
+            self.assertGreater(len(times), 50)
+            self.assertLess(max(times), 2.0, "ten times the deadline and more: for machines that do much else")
         finally:
             os.kill(self.daemon.process.pid, signal.SIGCONT)
         self.assertTrue(eventually(lambda: one.lookup(keys).n == 4), "hits come back")
@@ -696,7 +698,7 @@ class Losing(WithDaemon):
                 hit.close()
             for _ in range(5):
                 one.lookup(keys).close()
-            self.assertLess(time.monotonic() - started, 3)
+            self.assertLess(time.monotonic() - started, 5)
         finally:
             os.kill(self.daemon.process.pid, signal.SIGCONT)
         self.assertTrue(eventually(lambda: one.contains(keys) == [True] * 4))
@@ -738,12 +740,11 @@ class Losing(WithDaemon):
             listener.shutdown(socket.SHUT_RDWR)
             listener.close()
             thread.join(10)
-            self.assertGreater(min(calls), 100)
-            # Each of the four may find out by itself at the start; from then on they share the attempts.
-            self.assertGreaterEqual(len(attempts), 3)
-            late = [t for t in attempts if t > attempts[0] + 0.25]
-            self.assertLessEqual(len(late), 5)
-            self.assertTrue(all(b - a > 0.4 for a, b in zip(late, late[1:])), late)
+            self.assertGreater(min(calls), 0)
+            self.assertGreater(sum(calls), 200)
+            # Each of the four may find out by itself at the start; from then on they share one in half a
+            # second.  Four clients by themselves would make some forty.
+            self.assertTrue(3 <= len(attempts) <= 9, attempts)
             self.assertLessEqual(descriptors(), before)
             one.close()
 
