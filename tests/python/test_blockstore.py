@@ -129,6 +129,14 @@ class Paths(WithDaemon):
             data = out.tobytes() if isinstance(out, np.ndarray) else bytes(out)
             self.assertEqual(data, right.tobytes())
         self.assertEqual(taken, [whole[6].tobytes()])
+
+        def scribble(view):
+            view[:] = 0
+
+        with self.store.lookup(keys) as hit:
+            self.assertFalse(hit.read(2, scribble), "what reads gets no way to write")
+            out = room()[0]
+            self.assertTrue(hit.read(2, out) and (out == whole[2]).all())
         self.clean()
 
     def test_what_is_not_a_block_is_not_stored(self):
@@ -482,6 +490,18 @@ class Small(WithDaemon):
         self.assertEqual(sum(self.store.contains(keys)), 32)
         self.clean()
 
+    def test_many_flat_keys_hold_few_blocks_at_a_time(self):
+        keys = [key("window", i) for i in range(24)]
+        self.assertEqual(self.store.put(keys, [block(k) for k in keys]), [True] * 24)
+        held = []
+
+        def look(view):
+            held.append(self.daemon.ctl("pins", "--json")["total"])
+
+        self.assertEqual(self.store.get(keys, [look] * 24, deadline=60), [True] * 24)
+        self.assertEqual(max(held), 4, "an eighth of the pool")
+        self.clean()
+
     def test_while_all_is_held_nothing_is_stored_and_nothing_is_wrong(self):
         keys, more = path("held", 32), path("more", 4)
         self.store.insert(keys, 0, [block(k) for k in keys])
@@ -592,6 +612,32 @@ class SingleFlight(WithDaemon):
         self.assertEqual(got, [(True, 0)])
         self.clean()
 
+    def test_those_who_wait_leave_connections_to_others(self):
+        keys = path("flight", 4)
+        one = store(self.daemon, connections=2)
+        first = one.lookup(keys, lead=True)  # on one connection
+        got = []
+
+        def work():
+            with one.lookup(keys, lead=True, wait=10) as hit:
+                got.append((hit.n, hit.lead))
+
+        thread = threading.Thread(target=work)  # waits on the other
+        thread.start()
+        self.assertTrue(eventually(lambda: one._connections._waiting == 1))
+        time.sleep(0.1)
+        started = time.monotonic()
+        with one.lookup(keys, lead=True, wait=10) as hit:
+            self.assertEqual((hit.n, hit.lead, hit.pending), (0, False, 4), "who cannot wait is told at once")
+        self.assertLess(time.monotonic() - started, 5)
+        self.assertEqual(first.insert([block(k) for k in keys]), 4, "the leader is not kept waiting")
+        first.close()
+        thread.join(20)
+        self.assertEqual(got, [(4, False)])
+        self.assertEqual(one._connections._waiting, 0)
+        one.close()
+        self.clean()
+
     def test_waiting_ends(self):
         keys = path("flight", 4)
         with self.store.lookup(keys, lead=True) as first:
@@ -648,6 +694,20 @@ class Losing(WithDaemon):
         one.close()
         self.clean()
 
+    def test_a_connection_that_breaks_holds_nothing(self):
+        """The daemon lives and keeps the leases of a process that lives: the store says that nobody reads them."""
+        keys = path("a", 4)
+        self.store.insert(keys, 0, [block(k) for k in keys])
+        hit = self.store.lookup(keys)
+        self.assertEqual(self.daemon.ctl("pins", "--json")["total"], 1)
+        self.store._connections._all[0].client._link._socket.shutdown(socket.SHUT_RDWR)
+        self.assertTrue(eventually(lambda: self.store.contains(keys) == [True] * 4))
+        self.assertTrue(eventually(lambda: self.daemon.ctl("pins", "--json")["total"] == 0))
+        self.assertFalse(hit.read(0, room()[0]), "its lease is gone, and the blocks with it")
+        with self.store.lookup(keys) as again:
+            self.assertEqual(again.n, 4)
+        self.clean()
+
     def test_a_daemon_that_hangs_costs_its_deadline_a_few_times(self):
         keys = path("a", 4)
         one = store(self.daemon, deadline=0.1, retry_every=1.0)
@@ -673,7 +733,9 @@ class Losing(WithDaemon):
             self.assertTrue(3 <= stats["deadline"] <= 6, stats)
             self.assertEqual(stats["deadline"] + stats["gone"], len(times))
             self.assertGreater(len(times), 50)
-            self.assertLess(max(times), 2.0, "ten times the deadline and more: for machines that do much else")
+            self.assertLess(
+                max(times), 2.0, "ten times the deadline and more: for machines that do much else"
+            )
         finally:
             os.kill(self.daemon.process.pid, signal.SIGCONT)
         self.assertTrue(eventually(lambda: one.lookup(keys).n == 4), "hits come back")

@@ -119,6 +119,7 @@ class BlockStore:
         """Everything that asks the daemon goes through here; None: it failed, and that is counted.
 
         `do` gets a connection that nobody else uses meanwhile, the namespace, and when the call is to end.
+        Subclasses build calls of their own on it; leases that `do` leaves in conn.later are released.
         """
         started = time.monotonic()
         until = started + (self.deadline if deadline is None else deadline)
