@@ -41,8 +41,8 @@ def measure(name, rounds, n, call):
 
 def run(layers, rounds):
     identity = prefixd.Identity(
-        model="bench", revision="1", dtype="float16", layout="block-major", engine="bench 1", adapter="", tp_size=1,
-        tp_rank=0, layers=layers, kv_heads=4, head_dim=64, block_tokens=16,
+        model="bench", revision="1", dtype="float16", layout="block-major", engine="bench 1", adapter="",
+        tp_size=1, tp_rank=0, layers=layers, kv_heads=4, head_dim=64, block_tokens=16,
     )  # fmt: skip
     size = identity.block_bytes
     with Daemon(pool_blocks=SLOTS) as daemon:

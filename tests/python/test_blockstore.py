@@ -695,7 +695,7 @@ class Losing(WithDaemon):
         self.clean()
 
     def test_a_connection_that_breaks_holds_nothing(self):
-        """The daemon lives and keeps the leases of a process that lives: the store says that nobody reads them."""
+        """The daemon keeps the leases of a process that lives: the store says that nobody reads them."""
         keys = path("a", 4)
         self.store.insert(keys, 0, [block(k) for k in keys])
         hit = self.store.lookup(keys)
