@@ -84,7 +84,9 @@ static int called(struct cache *c, uint64_t since, const char *what, int r)
 	c->counters.daemon_us += now_us() - since;
 	if (r) {
 		note(c, what, c->client ? pfx_error(c->client) : pfx_status_to_string(r));
-		if (r == PFX_GONE || r == PFX_PROTOCOL || r == PFX_DEADLINE)
+		/* A lease that nobody knows was of a session that ended unnoticed. */
+		if (r == PFX_GONE || r == PFX_PROTOCOL || r == PFX_DEADLINE ||
+		    r == PFX_UNKNOWN_LEASE)
 			c->lost = true;
 	}
 	return r;

@@ -11,6 +11,8 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -20,6 +22,7 @@ static const char *const small[] = { "--pool-blocks", "8", NULL };
 START_TEST(a_full_pool_stops_storing)
 {
 	struct worker a, b;
+	struct cache_request *q;
 	int32_t tokens[N];
 	struct kit_answer got;
 	uint32_t hit;
@@ -31,6 +34,12 @@ START_TEST(a_full_pool_stops_storing)
 	ck_assert_uint_eq(worker_request(&a, tokens, N, &got), 0);
 	worker_expect_plain(tokens, N, 0, &got);
 	kit_answer_free(&got);
+	/* Nothing is held by who cannot store, though it goes on. */
+	q = worker_begin(&a, tokens, N, &hit);
+	worker_prefill(&a, q, tokens, hit, N);
+	worker_expect_clean();
+	cache_end(q);
+	worker_empty(&a);
 	hit = worker_request(&b, tokens, N, &got);
 	ck_assert_uint_gt(hit, 0);
 	ck_assert_uint_le(hit, 8 * BLOCK);
@@ -119,6 +128,95 @@ START_TEST(a_killed_daemon_costs_the_hit)
 	kit_answer_free(&got);
 	worker_free(&a);
 	worker_free(&b);
+}
+END_TEST
+
+/* Slots of another life are other memory, though their numbers are in range. */
+START_TEST(a_new_life_is_not_the_old_one)
+{
+	struct worker a, b, c;
+	struct cache_request *lead, *q, *p;
+	int32_t tokens[N], others[N];
+	struct kit_answer got;
+	uint32_t hit;
+
+	worker_start(large);
+	worker_new(&a, 1024);
+	worker_new(&b, 1024);
+	c = b;
+	c.ctx = kit_context(worker_model, &(struct kit_context){ .n_ctx = 1024,
+								 .type_k = GGML_TYPE_F16,
+								 .type_v = GGML_TYPE_F16 });
+	kit_prompt(worker_model, 1, tokens, N);
+	kit_prompt(worker_model, 2, others, N);
+	ck_assert_uint_eq(worker_request(&a, tokens, 200, NULL), 0);
+	/* It holds 12 blocks, and waits for more. */
+	lead = worker_begin(&a, tokens, N, &hit);
+	ck_assert_int_eq(cache_begin(b.cache, b.ctx, tokens, N, NULL, 0, &q, &hit), CACHE_LATER);
+	ck_assert_int_ne(e2e_daemon_stop(&worker_daemon, SIGKILL), -1);
+	worker_start(large);
+	e2e_sleep_ms(250);
+	/* The same client fills the same slots of the new pool with something else. */
+	p = worker_begin(&c, others, N, &hit);
+	worker_prefill(&c, p, others, hit, N);
+	cache_end(p);
+	ck_assert_uint_eq(worker_counters(&c).stored_blocks, N / BLOCK);
+	while (cache_poll(q, 20, &hit) == CACHE_LATER)
+		;
+	ck_assert_uint_eq(hit, 0);
+	worker_prefill(&b, q, tokens, 0, N - 1);
+	worker_answer(&b, q, tokens, N, &got);
+	worker_expect_plain(tokens, N, 0, &got);
+	kit_answer_free(&got);
+	cache_end(q);
+	cache_end(lead);
+	worker_expect_clean();
+	llama_free(c.ctx);
+	worker_free(&a);
+	worker_free(&b);
+}
+END_TEST
+
+/* Shuts this process' connections to the daemon.  Return: how many. */
+static int cut_connections(void)
+{
+	int n = 0;
+
+	for (int fd = 3; fd < 1024; fd++) {
+		struct sockaddr_un to;
+		socklen_t len = sizeof(to);
+
+		if (getpeername(fd, (struct sockaddr *)&to, &len) == 0 &&
+		    to.sun_family == AF_UNIX && strcmp(to.sun_path, worker_daemon.socket) == 0)
+			n += shutdown(fd, SHUT_RDWR) == 0;
+	}
+	return n;
+}
+
+/* A lease whose connection ended is held as long as the process lives, unless it says otherwise. */
+START_TEST(a_lost_connection_leaves_no_lease)
+{
+	struct cache_request *q;
+	int32_t tokens[N], others[N];
+	struct worker w;
+	uint32_t hit;
+
+	worker_start(large);
+	worker_new(&w, 1024);
+	kit_prompt(worker_model, 1, tokens, N);
+	kit_prompt(worker_model, 2, others, N);
+	q = worker_begin(&w, tokens, N, &hit);
+	worker_prefill(&w, q, tokens, 0, 128);
+	ck_assert_int_eq(cut_connections(), 1);
+	worker_prefill(&w, q, tokens, 128, N);
+	cache_end(q);
+	worker_empty(&w);
+	ck_assert_uint_eq(worker_request(&w, others, N, NULL), 0);
+	worker_expect_clean();
+	ck_assert_uint_eq(worker_request(&w, tokens, N, NULL), 128);
+	ck_assert_uint_eq(worker_request(&w, others, N, NULL), (N - 1) / BLOCK * BLOCK);
+	worker_expect_clean();
+	worker_free(&w);
 }
 END_TEST
 
@@ -231,6 +329,8 @@ int main(void)
 	tcase_add_test(t, a_full_pool_stops_storing);
 	tcase_add_test(t, without_a_daemon_all_is_computed);
 	tcase_add_test(t, a_killed_daemon_costs_the_hit);
+	tcase_add_test(t, a_new_life_is_not_the_old_one);
+	tcase_add_test(t, a_lost_connection_leaves_no_lease);
 	tcase_add_test(t, a_frozen_daemon_costs_a_deadline);
 	tcase_add_test(t, a_slow_start_is_waited_for);
 	tcase_add_test(t, aborted_requests_leave_nothing);

@@ -150,6 +150,59 @@ START_TEST(runs_of_any_length_are_the_same_blocks)
 }
 END_TEST
 
+/* Decodes n tokens at position `from` of a sequence. */
+static void decode_into(struct llama_context *ctx, const int32_t *tokens, int n, int from, int seq)
+{
+	struct llama_batch batch = llama_batch_init(n, 0, 1);
+
+	batch.n_tokens = n;
+	for (int i = 0; i < n; i++) {
+		batch.token[i] = tokens[i];
+		batch.pos[i] = from + i;
+		batch.n_seq_id[i] = 1;
+		batch.seq_id[i][0] = seq;
+		batch.logits[i] = i == n - 1;
+	}
+	ck_assert_int_eq(llama_decode(ctx, batch), 0);
+	llama_batch_free(batch);
+}
+
+/* Cells that do not lie in the order of positions: libllama hands them out as they lie. */
+START_TEST(scattered_cells_are_put_in_order)
+{
+	struct kit_context how = { .n_ctx = 512, .type_k = GGML_TYPE_F16, .type_v = GGML_TYPE_F16 };
+	struct llama_model *model = kit_model("gqa");
+	struct llama_context *ctx = kit_context(model, &how), *to = kit_context(model, &how);
+	struct kvstate *state = kit_state(ctx, BLOCK);
+	uint32_t n = 8, bytes = (uint32_t)kvstate_shape(state)->block_bytes;
+	void **run = kit_blocks(state, n), **single = kit_blocks(state, n);
+	int32_t tokens[8 * BLOCK];
+
+	kit_prompt(model, 1, tokens, n * BLOCK);
+	/* Somebody has the first 40 cells when positions 0 ... 63 come, and nobody afterwards. */
+	decode_into(ctx, tokens, 40, 0, 1);
+	decode_into(ctx, tokens, 64, 0, 0);
+	ck_assert(llama_memory_seq_rm(llama_get_memory(ctx), 1, -1, -1));
+	decode_into(ctx, tokens + 64, 64, 64, 0);
+	ck_assert_int_eq(kvstate_export(state, ctx, 0, n, run), 0);
+	for (uint32_t i = 0; i < n; i++)
+		ck_assert_int_eq(kvstate_export(state, ctx, i, 1, single + i), 0);
+	for (uint32_t i = 0; i < n; i++)
+		ck_assert_mem_eq(run[i], single[i], bytes);
+	/* Up to rounding they are what a context with its cells in order has: the first are equal. */
+	kit_prefill(to, tokens, 0, 64, 64, 0);
+	ck_assert_int_eq(kvstate_export(state, to, 0, 4, single), 0);
+	for (uint32_t i = 0; i < 4; i++)
+		ck_assert_mem_eq(run[i], single[i], bytes);
+	kit_blocks_free(run, n);
+	kit_blocks_free(single, n);
+	kvstate_free(state);
+	llama_free(ctx);
+	llama_free(to);
+	llama_model_free(model);
+}
+END_TEST
+
 /* A context is used again and again; what it holds at other times makes no difference. */
 START_TEST(a_used_context_takes_blocks)
 {
@@ -322,6 +375,7 @@ int main(void)
 	tcase_add_loop_test(t, carried_blocks_give_the_same_bits, 0, N_SHAPES);
 	tcase_add_test(t, one_byte_shows);
 	tcase_add_test(t, runs_of_any_length_are_the_same_blocks);
+	tcase_add_test(t, scattered_cells_are_put_in_order);
 	tcase_add_test(t, a_used_context_takes_blocks);
 	tcase_add_test(t, refuses_what_does_not_fit);
 	tcase_add_loop_test(t, says_what_is_unsupported, 0,
