@@ -186,16 +186,16 @@ class Fake:
         }  # fmt: skip
         return self.reply(h, {**fields, **changes}, op="HELLO")
 
-    def opened(self, h, body, **changes):
-        """(frame, descriptors) of OPEN, with a pool of four slots."""
+    def opened(self, h, body, slots=4, **changes):
+        """(frame, descriptors) of OPEN, with a pool of so many slots."""
         stride = (body["block_bytes"] + 63) // 64 * 64
         fields = {
             "ns": 1, "flags": 0, "digest": b"d" * 32, "key_len": 4 * body["block_tokens"],
-            "block_tokens": body["block_tokens"], "block_bytes": body["block_bytes"], "group": 0, "n_slots": 4,
-            "slot_stride": stride, "pool_len": 4 * stride, "n_pool_fds": 2,
+            "block_tokens": body["block_tokens"], "block_bytes": body["block_bytes"], "group": 0, "n_slots": slots,
+            "slot_stride": stride, "pool_len": slots * stride, "n_pool_fds": 2,
         }  # fmt: skip
         fds = []
-        for size in (4 * stride, 4096):
+        for size in (slots * stride, 4096):
             fd = os.memfd_create("fake")
             os.ftruncate(fd, size)
             fds.append(fd)

@@ -528,15 +528,12 @@ class Session:
 
     def retried(self, call: Call, ns: Optional[Opened], once: Callable[[], Steps[T]]) -> Steps[T]:
         """Runs what may be asked again on a new connection, should the old one have died unnoticed."""
-        again = True
         while True:
-            yield from self.ready(call, ns)
+            yield from self.ready(call, ns)  # the second time it connects, the third it says GONE
             try:
                 return (yield from once())
-            except Lost as why:
-                if not again:
-                    raise PrefixdError(Status.GONE, str(why)) from None
-                again = False
+            except Lost:
+                pass
 
     # ---- calls without a namespace ----
 
