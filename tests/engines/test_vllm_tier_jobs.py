@@ -82,9 +82,8 @@ class Threads(unittest.TestCase):
             transfers.submit(tier_jobs.Job(1, True, self.keys(2), [0, 1]))
             transfers.submit(tier_jobs.Job(2, False, self.keys(2), [0, 1]))
             self.assertEqual([(False, [])] * 2, [(d.success, d.ok) for d in self.wait(transfers, 2)])
-            lookups = tier_jobs.Lookups(
-                tier_jobs.Store((lambda key_len: store) if store is not fails else fails), 1.0
-            )
+            make = fails if store is fails else lambda key_len, store=store: store
+            lookups = tier_jobs.Lookups(tier_jobs.Store(make), 1.0)
             lookups.ask("r", b"k" * 36)
             lookups.flush()
             until = time.monotonic() + 5
