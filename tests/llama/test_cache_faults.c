@@ -9,6 +9,7 @@
 
 #include <check.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -177,6 +178,44 @@ START_TEST(a_new_life_is_not_the_old_one)
 }
 END_TEST
 
+static int mapped_pools(void)
+{
+	FILE *f = fopen("/proc/self/maps", "r");
+	char line[512];
+	int n = 0;
+
+	ck_assert_ptr_nonnull(f);
+	while (fgets(line, sizeof(line), f))
+		n += strstr(line, "memfd:") != NULL;
+	(void)fclose(f);
+	return n;
+}
+
+START_TEST(pools_of_old_lives_are_given_back)
+{
+	int32_t tokens[N];
+	struct worker w;
+	int n;
+
+	worker_start(large);
+	worker_new(&w, 1024);
+	kit_prompt(worker_model, 1, tokens, N);
+	ck_assert_uint_eq(worker_request(&w, tokens, N, NULL), 0);
+	n = mapped_pools();
+	ck_assert_int_gt(n, 0);
+	for (int i = 0; i < 3; i++) {
+		ck_assert_int_ne(e2e_daemon_stop(&worker_daemon, SIGKILL), -1);
+		ck_assert_uint_eq(worker_request(&w, tokens, N, NULL), 0);
+		worker_start(large);
+		e2e_sleep_ms(250);
+		ck_assert_uint_eq(worker_request(&w, tokens, N, NULL), 0);
+		ck_assert_uint_eq(worker_request(&w, tokens, N, NULL), (N - 1) / BLOCK * BLOCK);
+		ck_assert_int_eq(mapped_pools(), n);
+	}
+	worker_free(&w);
+}
+END_TEST
+
 /* Shuts this process' connections to the daemon.  Return: how many. */
 static int cut_connections(void)
 {
@@ -330,6 +369,7 @@ int main(void)
 	tcase_add_test(t, without_a_daemon_all_is_computed);
 	tcase_add_test(t, a_killed_daemon_costs_the_hit);
 	tcase_add_test(t, a_new_life_is_not_the_old_one);
+	tcase_add_test(t, pools_of_old_lives_are_given_back);
 	tcase_add_test(t, a_lost_connection_leaves_no_lease);
 	tcase_add_test(t, a_frozen_daemon_costs_a_deadline);
 	tcase_add_test(t, a_slow_start_is_waited_for);
