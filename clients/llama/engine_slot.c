@@ -243,6 +243,22 @@ static void poll_cache(struct engine_slot *slot, bool alone)
 		take_hit(slot, hit);
 }
 
+/*
+ * The last token of an answer needs no decoding for the answer's sake.  Where it would make a block
+ * full it is decoded all the same, so that the next turn finds all full blocks of this one.
+ */
+static void fill_last_block(struct engine_slot *slot)
+{
+	const struct engine_options *options = &slot->engine->options;
+	int32_t last = slot->token;
+
+	if (!slot->lease || (slot->n_done + 1) % options->block_tokens ||
+	    slot->n_done >= options->n_ctx)
+		return;
+	if (decode(slot, &last, 1, false) == 0)
+		cache_computed(slot->lease, &last, 1, slot->n_done);
+}
+
 void engine_slot_step(struct engine_slot *slot, bool alone)
 {
 	struct engine_job *job = slot->job;
@@ -283,6 +299,9 @@ void engine_slot_step(struct engine_slot *slot, bool alone)
 		job->usage.prefill_us += engine_now_us() - begun_us;
 		count_prefill(slot->engine, n);
 	}
-	if (!goes_on)
+	if (!goes_on) {
+		if (finish != ENGINE_FINISH_ERROR)
+			fill_last_block(slot);
 		engine_slot_end(slot, finish, error);
+	}
 }

@@ -125,11 +125,10 @@ def play(daemon, options, repeats, turns, answer_tokens, system_tokens, chunk, c
                 if control:
                     splits = cuts.before(len(prompt), answer.cached)
                     turn.tokens_control.append(plain.complete(prompt, max_tokens=answer_tokens, prefill_splits=splits).tokens)
-                # The last token of an answer was not decoded: nobody needed its K/V yet.
-                computed = len(prompt) + len(answer.tokens) - 1
-                cuts.turn(answer.cached, len(prompt), computed)
+                told = len(prompt) + len(answer.tokens)
+                cuts.turn(answer.cached, len(prompt), told)
                 talk.answered(answer.tokens)
-                stored = computed // BLOCK * BLOCK
+                stored = told // BLOCK * BLOCK
         return table, talk.system_tokens
 
 
