@@ -160,8 +160,7 @@ const char *kvblob_error_to_string(int error)
 		[KVBLOB_STREAMS] = "has several streams: the context needs kv_unified",
 		[KVBLOB_NO_CELLS] = "is empty",
 		[KVBLOB_CELLS] = "has cells of an unknown form",
-		[KVBLOB_EXTENDED_CELLS] = "keeps more of a token than its position (M-RoPE, "
-					  "embeddings per layer)",
+		[KVBLOB_EXTENDED_CELLS] = "keeps more of a token than its position (M-RoPE)",
 		[KVBLOB_TRANSPOSED] = "has V transposed: the context needs flash attention",
 		[KVBLOB_LAYERS] = "has layers of an unknown form",
 		[KVBLOB_ROWS] = "has rows of an unknown form",

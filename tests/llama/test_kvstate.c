@@ -189,7 +189,7 @@ START_TEST(scattered_cells_are_put_in_order)
 		ck_assert_int_eq(kvstate_export(state, ctx, i, 1, single + i), 0);
 	for (uint32_t i = 0; i < n; i++)
 		ck_assert_mem_eq(run[i], single[i], bytes);
-	/* Up to rounding they are what a context with its cells in order has: the first are equal. */
+	/* Up to rounding a context with its cells in order has the same; the first are equal. */
 	kit_prefill(to, tokens, 0, 64, 64, 0);
 	ck_assert_int_eq(kvstate_export(state, to, 0, 4, single), 0);
 	for (uint32_t i = 0; i < 4; i++)
