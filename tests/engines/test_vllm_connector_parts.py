@@ -335,9 +335,22 @@ class Saving(Live):
         side, request = self.side(), fakes.Request("a", 200)
         side.new(request)
         self.output(side, request, 40)
+        request.num_tokens, request.num_computed_tokens = 300, 299  # more, that nobody was told of
+        request.block_hashes = fakes.digests("a", 9)
         request.status = SimpleNamespace(name="FINISHED_ABORTED")
         self.assertTrue(side.finished(request, list(range(7))), "the workers may be reading its blocks")
         self.assertEqual(side.step(SimpleNamespace(num_scheduled_tokens={})).saves, [])
+
+    def test_a_request_in_mid_load_is_not_waited_for_twice(self):
+        """The engine waits for the load by itself; told of it as saved too, it would end."""
+        store(self.daemon, "a", 5)
+        side, request = self.side(), fakes.Request("a", 200)
+        side.new(request)
+        self.output(side, request, 40)
+        side.matched(request, 0)
+        side.allocated(request, list(range(10, 17)), 5 * BLOCK)
+        self.assertFalse(side.finished(request, list(range(7))))
+        self.assertEqual(side.step(SimpleNamespace(num_scheduled_tokens={})).delayed, set())
 
     def test_what_was_found_is_not_saved_again(self):
         store(self.daemon, "a", 5)
@@ -416,6 +429,27 @@ class Working(Live):
                 self.assertEqual(sum(float(kv[untouched].abs().sum()) for kv in there.values()), 0.0)
         self.assertEqual(self.leases(), 0)
         self.assertIn("clean", self.daemon.ctl("audit"))
+
+    def test_what_others_have_stored_is_not_copied_again(self):
+        here, there = fakes.tensors(seed=1), fakes.tensors()
+        a, b = self.worker(here), self.worker(there)
+        self.save(a, "a", [1, 2, 3], req_id="first")
+        self.save(a, "a", [1, 2, 3, 44, 45, 46], req_id="second")
+        self.assertEqual(self.status()["counters"]["committed_blocks"], 6)
+        self.assertEqual(self.load(b, "a", [4, 5, 6, 7, 8, 9]), set())
+        self.assert_same(self.rows(here, [1, 2, 3, 44, 45, 46]), self.rows(there, [4, 5, 6, 7, 8, 9]))
+
+    def test_blocks_are_kept_until_their_save_has_ended(self):
+        a = self.worker(fakes.tensors(seed=1), settings={"save_deadline_ms": 10_000})
+        os.kill(self.daemon.process.pid, signal.SIGSTOP)
+        meta = Meta(saves=[Save("r", 0, fakes.digests("a", 3), [1, 2, 3])], delayed={"r"})
+        a.save(meta)
+        self.assertEqual(a.results(meta, {"r"})[0], set())
+        time.sleep(0.1)
+        self.assertEqual(a.results(None, ())[0], set())
+        os.kill(self.daemon.process.pid, signal.SIGCONT)
+        self.assertTrue(until(lambda: a.results(None, ())[0] == {"r"}))
+        self.assertEqual(self.status()["counters"]["committed_blocks"], 3)
 
     def test_what_is_in_doubt_is_told_as_not_loaded(self):
         here = fakes.tensors(seed=1)

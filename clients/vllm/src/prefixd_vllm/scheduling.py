@@ -21,7 +21,6 @@ from .settings import Settings
 __all__ = ["SchedulerSide"]
 
 _ENDED_WELL = frozenset(("FINISHED_STOPPED", "FINISHED_LENGTH_CAPPED"))
-_LATER_MAX = 4096
 _LOOK = 0.0005  # seconds: long enough to take what has arrived
 _REUSE_MASK = (1 << 48) - 1  # the daemon's part of a counter, without the client's own number of the life
 
@@ -70,7 +69,6 @@ class SchedulerSide:
         self._last: List[Save] = []
         self._delayed_new: Set[str] = set()
         self._delayed: Set[str] = set()
-        self._later: List[Any] = []  # leases whose connection did not answer when they ended
         self.counts: Dict[str, int] = {}
 
     # ---- what the engine asks ----
@@ -267,9 +265,6 @@ class SchedulerSide:
         until = now + self._settings.lookup_deadline_ms / 1000
         r.session, r.n_keys, r.since, r.reuse, r.rising = session, len(keys), now, [], False
         self._held[r.request.request_id] = r
-        if self._later:
-            later, self._later = self._later, []
-            self._give_back(session, later)
         try:
             with session.lock:
                 for space in session.spaces:
@@ -335,12 +330,7 @@ class SchedulerSide:
         if not leases or session is None:
             return
         if session is not self._link.session:
-            # If only its answers were late, the connection is the same when it is back, and holds them still.
-            self._later = self._later[-_LATER_MAX:] + leases
-            return
-        self._give_back(session, leases)
-
-    def _give_back(self, session: Session, leases: List[Any]) -> None:
+            return  # they ended with their connection; or it only was slow, and they go with its next request
         with session.lock:
             for lease in leases:
                 try:
