@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static void quiet(enum ggml_log_level level, const char *text, void *data)
 {
@@ -14,11 +15,23 @@ static void quiet(enum ggml_log_level level, const char *text, void *data)
 		(void)fputs(text, stderr);
 }
 
+/* Where the models are made: beside this program. */
+static const char *own_folder(char *buf, size_t len)
+{
+	ssize_t n = readlink("/proc/self/exe", buf, len - 1);
+
+	buf[n > 0 ? n : 0] = 0;
+	if (strrchr(buf, '/'))
+		*strrchr(buf, '/') = 0;
+	return buf;
+}
+
 const char *kit_model_path(const char *name, char *buf, size_t len)
 {
 	const char *dir = getenv("PREFIXD_LLAMA_MODELS");
+	char own[256];
 
-	(void)snprintf(buf, len, "%s/%s.gguf", dir ? dir : ".", name);
+	(void)snprintf(buf, len, "%s/%s.gguf", dir ? dir : own_folder(own, sizeof(own)), name);
 	return buf;
 }
 

@@ -2,7 +2,7 @@
  * kit.h - a model, contexts and greedy decoding, for tests of the worker's lower half.
  *
  * Models are made by tests/engines/make_gguf.py at build time; $PREFIXD_LLAMA_MODELS is their
- * folder.  Each function fails the test when libllama refuses.
+ * folder, else this program's own.  Each function fails the test when libllama refuses.
  */
 #pragma once
 
