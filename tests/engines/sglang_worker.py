@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """A second process with SGLang controllers: one JSON object a line in, one a line out.
 
-    {"do": "new", "name": "B", "spec": {...}}                   an Instance
-    {"do": "backup" | "prefetch", "name": "B", ...arguments}    its result; tokens as [[first, end], ...]
+    {"do": "new", "name": "B", "kind": "Instance", "spec": {...}}     or "Tree"
+    {"do": METHOD, "name": "B", ...arguments}    its result; tokens as [[first, end], ...]
     {"do": "close", "name": "B"}
 
 What the code under test prints goes to stderr.  An exception is answered as {"error": text} and ends nothing.
@@ -21,7 +21,7 @@ import sglang_pools  # noqa: E402
 
 def main():
     instances = {}
-    print(json.dumps({"ready": True}), file=ANSWERS, flush=True)
+    print(json.dumps({"answer": "ready"}), file=ANSWERS, flush=True)
     for line in sys.stdin:
         order = json.loads(line)
         do, name = order.pop("do"), order.pop("name")
@@ -30,7 +30,12 @@ def main():
                 order[key] = [token for first, end in order[key] for token in range(first, end)]
         try:
             if do == "new":
-                instances[name] = sglang_pools.Instance(**order["spec"])
+                if order["kind"] == "Tree":
+                    import sglang_tree
+
+                    instances[name] = sglang_tree.Tree(**order["spec"])
+                else:
+                    instances[name] = sglang_pools.Instance(**order["spec"])
                 result = None
             elif do == "close":
                 result = instances.pop(name).close()

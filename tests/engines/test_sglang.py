@@ -3,10 +3,9 @@
 See sglang_pools.py for what of SGLang is real (all that runs) and what is not (computing, the GPU).
 """
 
-import json
+import importlib.util
 import os
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -14,142 +13,29 @@ import unittest
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "lib"))
 
-from daemon import Daemon  # noqa: E402
+if importlib.util.find_spec("sglang") is None:
+    raise unittest.SkipTest("SGLang is not installed here")
 
-try:
-    import sglang_pools as pools
-    import torch
-    from sglang.srt.mem_cache.hicache_storage import HiCacheStorageExtraInfo, PoolName, PoolTransfer
-    from sglang.srt.mem_cache.storage import StorageBackendFactory
-except ImportError as error:
-    raise unittest.SkipTest(f"SGLang is not installed here: {error}") from None
-
+import torch  # noqa: E402
 from prefixd_sglang import PrefixdHiCache  # noqa: E402
+from sglang.srt.mem_cache.hicache_storage import (  # noqa: E402
+    HiCacheStorageExtraInfo,
+    PoolName,
+    PoolTransfer,
+)
+from sglang.srt.mem_cache.storage import StorageBackendFactory  # noqa: E402
+from sglang_case import PAGE, POOLS, SLACK, WORKER, Case, Daemon, pages, pools, tokens  # noqa: E402
 
-PAGE = pools.SPEC["page"]
-POOLS = {"pool_blocks": 512, "pool_bytes": "512MiB"}
 LAYOUTS = [
     ("mha", "layer_first"), ("mha", "page_first"), ("mha", "page_first_direct"), ("mha", "page_head"),
     ("asymmetric", "page_first"), ("asymmetric", "page_first_direct"),
     ("mla", "layer_first"), ("mla", "page_first"), ("mla", "page_first_direct"),
 ]  # fmt: skip
-# Seconds beyond a deadline that a call may take on a busy machine of two cores.
-SLACK = 1.5
-
-
-class Worker:
-    """sglang_worker.py; one for all tests, since SGLang takes ten seconds to import."""
-
-    def __init__(self):
-        here = Path(__file__).resolve().parent
-        self.process = subprocess.Popen(
-            [sys.executable, str(here / "sglang_worker.py")],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        self.read()
-
-    def read(self):
-        line = self.process.stdout.readline()
-        if not line:
-            raise RuntimeError(f"the worker ended with {self.process.wait()}")
-        return json.loads(line)
-
-    def send(self, do, name, **order):
-        self.process.stdin.write(json.dumps({"do": do, "name": name, **order}) + "\n")
-        self.process.stdin.flush()
-
-    def ask(self, do, name, **order):
-        self.send(do, name, **order)
-        return self.answer()
-
-    def answer(self):
-        answer = self.read()
-        if "error" in answer:
-            raise RuntimeError(answer["error"])
-        return answer["answer"]
-
-    def stop(self):
-        self.process.stdin.close()
-        self.process.stdout.close()
-        self.process.wait(30)
-
-
-WORKER = None
-
-
-def setUpModule():
-    global WORKER
-    WORKER = Worker()
 
 
 def tearDownModule():
     WORKER.stop()
-
-
-def pages(first, n):
-    """The token range of n pages whose hashes are those of no other test's."""
-    return [first * 1_000_000, first * 1_000_000 + n * PAGE]
-
-
-def tokens(*ranges):
-    return [token for first, end in ranges for token in range(first, end)]
-
-
-class Case(unittest.TestCase):
-    """A daemon for each test, which has nothing left over when it ends."""
-
-    options = POOLS
-
-    def setUp(self):
-        self.daemon = Daemon(**self.options)
-        self.daemon.start()
-        self.instances = []
-        self.names = []
-
-    def tearDown(self):
-        if self.daemon.process.poll() is None:
-            audit = self.daemon.ctl("audit", "--json")
-            held = self.daemon.ctl("pins", "--json")
-        else:
-            audit = held = None
-        for instance in self.instances:
-            instance.close()
-        for name in self.names:
-            WORKER.ask("close", name)
-        self.daemon.stop()
-        if audit is not None:
-            self.assertTrue(audit["clean"], audit)
-            self.assertEqual(held["pins"], [])
-
-    def here(self, extra=None, **spec):
-        instance = pools.Instance(extra=pools.extra_config(self.daemon.socket, **(extra or {})), **spec)
-        self.instances.append(instance)
-        return instance
-
-    def there(self, name="B", extra=None, **spec):
-        WORKER.ask(
-            "new", name, spec={"extra": pools.extra_config(self.daemon.socket, **(extra or {})), **spec}
-        )
-        self.names.append(name)
-        return name
-
-    def assert_hit(self, result, n):
-        self.assertEqual((result["hit"], result["loaded"], result["right"]), (n, n, n), result)
-
-    def assert_alive(self, *instances):
-        for instance in instances:
-            self.assertTrue(instance.threads_alive())
-
-    def until(self, what, seconds=10.0):
-        """Asks until it is so: a connection is tried once a second while no daemon answers."""
-        end = time.monotonic() + seconds
-        while not what():
-            self.assertLess(time.monotonic(), end, "never came")
-            time.sleep(0.1)
 
 
 class TwoProcesses(Case):
