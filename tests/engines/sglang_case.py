@@ -108,9 +108,9 @@ class Case(unittest.TestCase):
         self.instances.append(instance)
         return instance
 
-    def there(self, name="B", extra=None, kind="Instance", **spec):
+    def there(self, name="B", extra=None, what="Instance", **spec):
         """The name of an instance, or of a tree, in the other process."""
-        WORKER.ask("new", name, kind=kind, spec={"extra": self.extra(**(extra or {})), **spec})
+        WORKER.ask("new", name, what=what, spec={"extra": self.extra(**(extra or {})), **spec})
         self.names.append(name)
         return name
 

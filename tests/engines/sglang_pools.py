@@ -65,6 +65,9 @@ def extra_config(socket, **changes):
         "revision": "r1",
         "dtype": "bfloat16",
         "adapter": "",
+        # Generous, for tests that are not about time run on machines that are busy.
+        "deadline": 10,
+        "probe_deadline": 10,
     }
     config.update(changes)
     return {key: value for key, value in config.items() if value is not None}

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """A second process with SGLang controllers: one JSON object a line in, one a line out.
 
-    {"do": "new", "name": "B", "kind": "Instance", "spec": {...}}     or "Tree"
+    {"do": "new", "name": "B", "what": "Instance", "spec": {...}}     or "Tree"
     {"do": METHOD, "name": "B", ...arguments}    its result; tokens as [[first, end], ...]
     {"do": "close", "name": "B"}
 
@@ -30,7 +30,7 @@ def main():
                 order[key] = [token for first, end in order[key] for token in range(first, end)]
         try:
             if do == "new":
-                if order["kind"] == "Tree":
+                if order["what"] == "Tree":
                     import sglang_tree
 
                     instances[name] = sglang_tree.Tree(**order["spec"])

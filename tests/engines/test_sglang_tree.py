@@ -40,7 +40,7 @@ class TreeCase(Case):
         return made
 
     def other(self, name="B", extra=None, **spec):
-        return self.there(name, TOLD if extra is None else extra, kind="Tree", **spec)
+        return self.there(name, TOLD if extra is None else extra, what="Tree", **spec)
 
     def serve_there(self, name, *ranges):
         return WORKER.ask("serve", name, tokens=list(ranges))["result"]

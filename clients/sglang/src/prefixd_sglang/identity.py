@@ -131,7 +131,7 @@ def settings_of(extra: Optional[Mapping[str, Any]]) -> Settings:
         scales=None if given.get("scales") is None else _text(given, "scales", may_be_empty=True),
         draft=None if given.get("draft") is None else _text(given, "draft"),
         deadline=_seconds(given, "deadline", 1.0),
-        probe_deadline=_seconds(given, "probe_deadline", 0.1),
+        probe_deadline=_seconds(given, "probe_deadline", 0.25),
     )
 
 
