@@ -18,6 +18,7 @@ from unittest import mock
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "lib"))
 
+os.environ["LMCACHE_TRACK_USAGE"] = "false"  # tests tell nobody that they run
 try:
     import lmcache  # noqa: F401
 except ImportError as missing:
@@ -61,8 +62,8 @@ class Case(unittest.TestCase):
         return path
 
     @classmethod
-    def bed(cls, options=None, variant="", metadata=None, **config):
-        bed = Bed(cls.config(options, **config), f"{cls.__name__}-{cls.beds}", variant, **(metadata or {}))
+    def bed(cls, options=None, metadata=None, **config):
+        bed = Bed(cls.config(options, **config), f"{cls.__name__}-{cls.beds}", **(metadata or {}))
         cls.stack.callback(bed.close)
         return bed
 
