@@ -290,14 +290,14 @@ class Failures(Live):
             await self.fails(Status.GONE, client.ping())
 
     async def test_closing_ends_the_calls_of_other_tasks(self):
-        client = self.client()
+        client = self.client(deadline=60)
         await client.open(kit.options())
         self.daemon.process.send_signal(signal.SIGSTOP)
         task = asyncio.ensure_future(client.ping())
         await asyncio.sleep(0.02)
         await client.close()
         self.daemon.process.send_signal(signal.SIGCONT)
-        await self.fails(Status.GONE, task)
+        await self.fails(Status.GONE, asyncio.wait_for(task, 20))
         await self.fails(Status.GONE, self.ping(client))
 
     async def ping(self, client):

@@ -258,7 +258,8 @@ class Blocks(Live):
         for form in forms:
             with self.subTest(type(form).__name__), ns.match(OWNER, tokens=form) as lease:
                 self.assertEqual(lease.result.n_device, 0 if isinstance(form, range) else 4)
-        for wrong in ([-1], [1 << 32], [1.5], [[1], [2]], ["a"], b"bytes", "text", np.array([-1], "i4"), [None]):
+        for wrong in ([-1], [1 << 32], [1.5], [[1], [2]], ["a"], b"bytes", "text", [None], *(np.array([n], kind) for n, kind in ((-1, "i4"), (-1, "i8"), (1 << 32, "i8"),
+                      (1 << 32, "u8"), (1, "f4")))):  # fmt: skip
             with self.subTest(wrong), self.fails(Status.ARGUMENT, "tokens"):
                 ns.match(OWNER, tokens=wrong)
         with self.fails(Status.ARGUMENT, "tokens"):
@@ -329,7 +330,11 @@ class Blocks(Live):
                 with self.assertRaises(IndexError):
                     pool[outside]
                 self.assertTrue(pool.stale(outside, todo.reuse))
-            self.assertFalse(pool.stale(int(todo.slots[0]), todo.reuse))
+            # The last one's generation is the counter itself, and that is not above it.
+            self.assertFalse(pool.stale(int(todo.slots[1]), todo.reuse))
+            self.assertFalse(pool.stale(todo.slots, todo.reuse).any())
+            self.assertTrue(pool.stale(np.array([-1, pool.n_slots]), todo.reuse).all())
+            self.assertTrue(pool.stale(todo.slots, todo.reuse + (1 << 48)).all())
             self.assertTrue(pool.stale(int(todo.slots[0]), todo.reuse - 1 - todo.n), "reserving reused it")
             self.assertTrue(pool.stale(int(todo.slots[0]), todo.reuse + (1 << 48)), "of another life")
 
@@ -427,6 +432,8 @@ class Long(Live):
         found = ns.probe(OWNER, tokens=ids, bitmap=True)
         self.assertEqual((found.n_device, found.bitmap.size, found.bitmap.sum()), (1000, n, 1000))
         self.assertEqual(ns.probe(OWNER, tokens=ids).n_device, 1000)
+        twice = np.concatenate((ids[: 1000 * BLOCK], ids[: 1000 * BLOCK]))
+        self.assertEqual(ns.probe(OWNER, tokens=twice, bitmap=True).bitmap.sum(), 1000, "no path begins twice")
         with self.fails(Status.LIMIT):
             ns.explain(OWNER, tokens=ids)
         client.ping()

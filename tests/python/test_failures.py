@@ -195,6 +195,7 @@ class Killed(unittest.TestCase):
         lease.extend(tokens=kit.prompt(2, 2 * BLOCK))
         lease.reserve(2)
         self.client._session.drop(prefixd.core.Lost("cut by the test"))
+        self.assertTrue(lease.ended)
         self.assertEqual(status_of(lease.extend)[0], Status.UNKNOWN_LEASE)
         self.client.connect()
         self.assertEqual(self.daemon.ctl("status", "--json")["leases"], 1)
@@ -270,7 +271,16 @@ class Processes(unittest.TestCase):
     def test_a_descriptor_of_the_daemon_is_not_inherited(self):
         with Daemon(pool_blocks=64) as daemon, prefixd.Client(daemon.socket, deadline=5) as client:
             before = set(kit.descriptors())
+            receive, passed = client._link.receive, []
+
+            def spy():
+                got = receive()
+                passed.extend((fd, os.get_inheritable(fd)) for fd in (got[1] if got else ()))
+                return got
+
+            client._link.receive = spy
             ns = client.open(kit.options())
+            self.assertEqual([inheritable for _, inheritable in passed], [False, False])
             new = set(kit.descriptors()) - before
             self.assertTrue(new)
             for fd in new:

@@ -290,8 +290,7 @@ class NamespaceCore:
 
         def once() -> Steps[v.ProbeResult]:
             root = self._root(owner)
-            # Parts begin with a byte of the bitmap.
-            per_frame = self._per_frame(_salt_len(root)) & ~7
+            per_frame = self._per_frame(_salt_len(root))
             if not per_frame and keys.n:
                 raise PrefixdError(Status.LIMIT, "no key fits into the daemon's frames")
             found = np.zeros(keys.n, np.bool_)
