@@ -42,6 +42,9 @@ function rules() {
 	} else if (FILENAME ~ /^clients\/c\//) {
 		project = "^(clients/c/|proto/|radix/(base|list)\\.h$)"
 		never = shell "|^(sodium|jansson\\.h$|ini\\.h$|zstd)"
+	} else if (FILENAME ~ /^clients\/llama\//) {
+		project = "^clients/(c|llama)/" # a worker like anybody else's: libprefixd, and a server of its own
+		never = "^(hiredis/|cuda)"
 	} else if (FILENAME ~ /^clients\//) {
 		own = FILENAME
 		sub(/\/[^\/]*$/, "/", own)
