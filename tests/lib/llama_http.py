@@ -30,7 +30,11 @@ def set_up_module():
     folder = tempfile.TemporaryDirectory()
     unittest.addModuleCleanup(folder.cleanup)
     _tiny["path"] = os.path.join(folder.name, "tiny.gguf")
-    subprocess.run([sys.executable, str(TREE / "tests/engines/make_gguf.py"), _tiny["path"]], check=True)
+    make_model(_tiny["path"])
+
+
+def make_model(path, *options):
+    subprocess.run([sys.executable, str(TREE / "tests/engines/make_gguf.py"), path, *options], check=True)
 
 
 def tiny():
@@ -39,7 +43,7 @@ def tiny():
 
 
 def tiny_worker(**options):
-    return Worker(model=tiny(), **{"threads": 1, "ctx": 2048, "slots": 4, "model_name": "tiny", **options})
+    return Worker(**{"model": tiny(), "threads": 1, "ctx": 2048, "slots": 4, "model_name": "tiny", **options})
 
 
 def ids(text):
