@@ -43,7 +43,7 @@ function rules() {
 		project = "^(clients/c/|proto/|radix/(base|list)\\.h$)"
 		never = shell "|^(sodium|jansson\\.h$|ini\\.h$|zstd)"
 	} else if (FILENAME ~ /^clients\/llama\//) {
-		project = "^clients/(c|llama)/" # a worker like anybody else's: libprefixd, and a server of its own
+		project = "^clients/(c|llama)/" # a worker on libprefixd, with a server of its own
 		never = "^(hiredis/|cuda)"
 	} else if (FILENAME ~ /^clients\//) {
 		own = FILENAME
