@@ -10,6 +10,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -25,6 +26,16 @@ def binary():
 
 def ctl_binary():
     return os.environ.get("PREFIXCTL_BIN") or str(TREE / "build/clients/ctl/prefixctl")
+
+
+def answers(path):
+    """Does somebody listen there?  A socket file is there a moment before its listener is."""
+    with socket.socket(socket.AF_UNIX) as probe:
+        try:
+            probe.connect(path)
+        except OSError:
+            return False
+    return True
 
 
 class Daemon:
@@ -46,7 +57,7 @@ class Daemon:
         self.log = open(os.path.join(self.dir, "log"), "ab")
         self.process = subprocess.Popen(args, stdout=self.log, stderr=self.log, stdin=subprocess.DEVNULL)
         until = time.monotonic() + 20
-        while not os.path.exists(self.socket):
+        while not answers(self.socket):
             if self.process.poll() is not None or time.monotonic() > until:
                 raise RuntimeError(f"prefixd did not start: {self.text()}")
             time.sleep(0.01)
