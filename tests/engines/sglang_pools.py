@@ -22,6 +22,7 @@ from sglang.srt.managers.cache_controller import HiCacheController  # noqa: E402
 from sglang.srt.mem_cache.hicache_storage import PoolName  # noqa: E402
 from sglang.srt.mem_cache.hybrid_cache.hybrid_cache_controller import HybridCacheController  # noqa: E402
 from sglang.srt.mem_cache.memory_pool import MHATokenToKVPool, MLATokenToKVPool  # noqa: E402
+from sglang.srt.mem_cache.pool_host.base import host_memory_budget_scope  # noqa: E402
 from sglang.srt.mem_cache.pool_host.group import HostPoolGroup, PoolEntry  # noqa: E402
 from sglang.srt.mem_cache.pool_host.mha import get_mha_host_pool_cls  # noqa: E402
 from sglang.srt.mem_cache.pool_host.mla import MLATokenToKVPoolHost  # noqa: E402
@@ -30,6 +31,8 @@ from sglang.srt.runtime_context import get_parallel  # noqa: E402
 
 logging.getLogger("sglang").setLevel(logging.ERROR)
 
+# SGLang leaves 10 GiB of the machine to others; these pools are of a few MiB and need no such room.
+BUDGET = 1 << 30
 WAIT = 60.0  # seconds after which a thread of SGLang counts as hung
 
 SPEC = {
@@ -83,8 +86,13 @@ class Allocator:
         return self.device
 
 
-def pools(spec):
-    """(device pool, host pool)"""
+def pools(spec, drafts=0):
+    """(device pool, host pool); `drafts`: layers of a speculative draft that share its pages (mha only)."""
+    with host_memory_budget_scope(BUDGET):
+        return _pools(spec, drafts)
+
+
+def _pools(spec, drafts=0):
     dtype = getattr(torch, spec["dtype"])
     tokens = spec["pages"] * spec["page"]
     common = dict(
@@ -105,10 +113,14 @@ def pools(spec):
         return device, host
     v_dim = spec["v_dim"] if spec["kind"] == "asymmetric" else None
     device = MHATokenToKVPool(head_num=spec["heads"], head_dim=spec["dim"], v_head_dim=v_dim, **common)
+    extra = [
+        MHATokenToKVPool(head_num=spec["heads"], head_dim=spec["dim"], **{**common, "layer_num": 1})
+    ] * drafts
     info = device.get_device_pool_infos()[0].buffer_info
     host = get_mha_host_pool_cls(info)(
         info, 1.0, 0, spec["page"], spec["layout"], pin_memory=False, device_capacity_tokens=tokens,
         start_layer=device.start_layer, end_layer=device.end_layer,
+        draft_buffer_infos=[draft.get_device_pool_infos()[0].buffer_info for draft in extra],
     )  # fmt: skip
     return device, host
 

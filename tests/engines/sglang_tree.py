@@ -86,7 +86,8 @@ class Tree:
         # SGLang publishes its configuration for the life of a process; here several instances share one.
         self.published = config
         server_args = config.install()
-        with sglang_pools.parallel(self.spec):
+        budget = sglang_pools.host_memory_budget_scope(sglang_pools.BUDGET)
+        with sglang_pools.parallel(self.spec), budget:
             params = CacheInitParams(
                 disable=False, req_to_token_pool=rows, token_to_kv_pool_allocator=self.allocator,
                 page_size=self.page, tree_components=(ComponentType.FULL,),

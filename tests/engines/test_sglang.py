@@ -262,14 +262,16 @@ class Outages(Case):
                 (lambda: a.backend.batch_get_v1(keys, indices), [False] * 10, 0.5),
                 (lambda: a.backend.batch_set_v1(keys, indices), [False] * 10, 0.5),
             ]
-            whole = time.monotonic()
             for _ in range(4):
                 for call, miss, deadline in calls:
                     got, seconds = pools.timed(call)
                     self.assertEqual(got, miss)
                     self.assertLess(seconds, deadline + SLACK)
-            # Three times it is waited for, then asked once a second only.
-            self.assertLess(time.monotonic() - whole, 4 * (0.2 + 0.5 + 0.5))
+            # Three times it is waited for, then asked once a second only: the other calls cost nothing.
+            stats = a.backend.stats()
+            self.assertEqual(stats["deadline"] + stats["gone"], 12, stats)
+            self.assertGreaterEqual(stats["deadline"], 3, stats)
+            self.assertGreater(stats["gone"], 0, stats)
             # Through the threads: the request goes on, computed.
             self.assertEqual((a.prefetch(run)["hit"], a.backup(run)), (0, 0))
         finally:
@@ -286,7 +288,7 @@ class Outages(Case):
         self.daemon.kill()
         (lost, stored), seconds = pools.timed(lambda: (a.prefetch(tokens(run)), a.backup(tokens(run))))
         self.assertEqual((lost["hit"], stored), (0, 0))
-        self.assertLess(seconds, 2 * SLACK)
+        self.assertLess(seconds, SLACK)
         self.assertEqual(WORKER.ask("prefetch", b, tokens=[run])["result"]["hit"], 0)
         self.daemon.start()
         self.until(lambda: a.backup(tokens(run)) == 30)
@@ -308,7 +310,7 @@ class Outages(Case):
                 try:
                     stored, seconds = pools.timed(a.backup, tokens(pages(number, 40)))
                     result, more = pools.timed(a.prefetch, tokens(pages(number % 8 + 1, 40)))
-                    if result["right"] != result["loaded"] or max(seconds, more) > 2 * (0.3 + SLACK):
+                    if result["right"] != result["loaded"] or max(seconds, more) > 2 * SLACK:
                         failures.append((stored, seconds, result, more))
                     right.append(result["right"])
                 except Exception as error:
@@ -546,16 +548,7 @@ class Refused(Case):
         made.close()
 
     def test_draft_layers_need_a_name(self):
-        device = pools.pools(pools.SPEC)[0]
-        drafts = [pools.MHATokenToKVPool(size=device.size, page_size=PAGE, dtype=torch.bfloat16, head_num=2,
-                                         head_dim=8,
-                                         layer_num=1, device="cpu", enable_memory_saver=False)]  # fmt: skip
-        info = device.get_device_pool_infos()[0].buffer_info
-        host = pools.get_mha_host_pool_cls(info)(
-            info, 1.0, 0, PAGE, "page_first", pin_memory=False, device_capacity_tokens=device.size,
-            start_layer=0, end_layer=2,
-            draft_buffer_infos=[draft.get_device_pool_infos()[0].buffer_info for draft in drafts],
-        )  # fmt: skip
+        host = pools.pools(pools.SPEC, drafts=1)[1]
         config = self.here().controller.storage_config
 
         def backend(**extra):
