@@ -13,13 +13,16 @@ import unittest
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "connectors"))
 
 if importlib.util.find_spec("sglang") is None:
     raise unittest.SkipTest("SGLang is not installed here")
 
 import torch  # noqa: E402
+from conformance import IdentityConformance  # noqa: E402
 from prefixd_sglang import PrefixdHiCache  # noqa: E402
 from sglang.srt.mem_cache.hicache_storage import (  # noqa: E402
+    HiCacheStorageConfig,
     HiCacheStorageExtraInfo,
     PoolName,
     PoolTransfer,
@@ -483,6 +486,62 @@ class Shared(Case):
         indices = a.host.alloc(4 * PAGE)
         self.assertEqual(a.backend.batch_set_v1(names[0], indices), [True] * 4)
         self.assertEqual([a.backend.batch_exists(chain) for chain in names], [4, 0, 0])
+
+
+class Backend:
+    """A back end made by SGLang's factory on a host pool, without a controller."""
+
+    def __init__(self, spec, extra):
+        self.spec = {**pools.SPEC, "pages": 40, **spec}
+        self.host = pools.pools(self.spec)[1]
+        config = HiCacheStorageConfig(
+            tp_rank=self.spec["tp_rank"], tp_size=self.spec["tp_size"], pp_rank=0, pp_size=1, attn_cp_rank=0,
+            attn_cp_size=1, is_mla_model=False, enable_storage_metrics=False, is_page_first_layout=False,
+            model_name=self.spec["model"], extra_config=extra,
+        )  # fmt: skip
+        self.backend = StorageBackendFactory.create_backend("dynamic", config, self.host)
+        self.backend.register_mem_pool_host(self.host)
+
+    def put(self, prompt):
+        return self.pages(prompt, True)
+
+    def hit(self, prompt):
+        return self.pages(prompt, False)
+
+    def pages(self, prompt, put):
+        keys = pools.hashes(prompt, self.spec)
+        indices = self.host.alloc(len(keys) * PAGE)
+        starts = indices[::PAGE].tolist()
+        try:
+            for start, key in zip(starts, keys):
+                pools.write_page(self.host, self.spec, start, key if put else "another")
+            if put:
+                return sum(self.backend.batch_set_v1(keys, indices))
+            n = self.backend.batch_get_v1(keys, indices).count(True)
+            right = [pools.page_is(self.host, self.spec, start, key) for start, key in zip(starts, keys)]
+            return n if all(right[:n]) and n == self.backend.batch_exists(keys) else -1
+        finally:
+            self.host.free(indices)
+
+    def close(self):
+        self.backend.close()
+
+
+class Conformance(IdentityConformance, unittest.TestCase):
+    """What every connector's identity must do, by the class that SGLang loads."""
+
+    FIELDS = {**IdentityConformance.FIELDS, "layout": "page_first", "salt": ""}
+    CHANGES = {
+        **IdentityConformance.CHANGES,
+        "layout": ({"layout": "page_first_direct"}, {"layout": "layer_first"}),
+        "salt": ({"salt": "secret"}, {"salt": "another"}),
+    }
+    REFUSED = ("model", "revision", "dtype", "adapter", "tenant", "salt")
+
+    def make(self, *, model, layout, dtype, tp_size, tp_rank, **extra):
+        stored = dtype if dtype in ("float16", "bfloat16") else "float16"
+        spec = {"model": model, "layout": layout, "dtype": stored, "tp_size": tp_size, "tp_rank": tp_rank}
+        return Backend(spec, pools.extra_config(self.daemon.socket, dtype=dtype, **extra))
 
 
 class Refused(Case):

@@ -17,7 +17,7 @@ from typing import Any, Dict, Mapping, Optional, Tuple
 from prefixd.errors import Status
 from prefixd.identity import DTYPE_BITS, Identity, IdentityError, dtype_name
 
-__all__ = ["Geometry", "Settings", "geometry_of", "identity_of", "settings_of"]
+__all__ = ["Geometry", "Settings", "geometry_of", "identity_of", "model_of", "settings_of"]
 
 log = logging.getLogger("prefixd.sglang")
 
@@ -135,6 +135,13 @@ def settings_of(extra: Optional[Mapping[str, Any]]) -> Settings:
     )
 
 
+def model_of(config: Any) -> str:
+    """The model's name.  IdentityError where SGLang gives none."""
+    if not config.model_name:
+        raise _refuse("model", "SGLang gives none; set --served-model-name", Status.MISSING_FIELD)
+    return str(config.model_name)
+
+
 def geometry_of(pool: Any) -> Geometry:
     """The geometry of a host memory pool.
 
@@ -211,7 +218,7 @@ def identity_of(config: Any, settings: Settings, geometry: Geometry, version: st
     # writes them, and all read them.
     shared = bool(config.is_mla_model)
     return Identity(
-        model=config.model_name,
+        model=model_of(config),
         revision=settings.revision,
         dtype=settings.dtype,
         layout=",".join(layout),

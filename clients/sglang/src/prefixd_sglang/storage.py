@@ -27,7 +27,7 @@ from sglang.version import __version__ as SGLANG_VERSION
 from prefixd import Owner
 
 from .chains import ChainStore
-from .identity import Settings, geometry_of, identity_of, settings_of
+from .identity import Settings, geometry_of, identity_of, model_of, settings_of
 from .pages import HostPages
 
 __all__ = ["PrefixdHiCache"]
@@ -50,8 +50,7 @@ class PrefixdHiCache(HiCacheStorage):
 
     def __init__(self, storage_config: HiCacheStorageConfig, kwargs: Optional[Dict[str, Any]] = None) -> None:
         self.settings: Settings = settings_of(storage_config.extra_config)
-        if not storage_config.model_name:
-            raise ValueError("model_name: SGLang gives none; set --served-model-name or --model-path")
+        model_of(storage_config)
         self._config = storage_config
         self._owner = Owner(tenant=self.settings.tenant, salt=self.settings.salt)
         self._store: Optional[ChainStore] = None
