@@ -18,12 +18,6 @@ from unittest import mock
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "lib"))
 
-os.environ["LMCACHE_TRACK_USAGE"] = "false"  # tests tell nobody that they run
-try:
-    import lmcache  # noqa: F401
-except ImportError as missing:
-    raise unittest.SkipTest(f"LMCache is not installed: {missing}") from None
-
 import torch
 from daemon import Daemon
 from lmcache.v1.health_monitor.checks.remote_backend_check import RemoteBackendHealthCheck

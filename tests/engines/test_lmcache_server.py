@@ -16,12 +16,6 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "lib"))
 
-os.environ["LMCACHE_TRACK_USAGE"] = "false"  # tests tell nobody that they run
-try:
-    import lmcache  # noqa: F401
-except ImportError as missing:
-    raise unittest.SkipTest(f"LMCache is not installed: {missing}") from None
-
 import torch
 from daemon import Daemon
 from lmcache_bed import CHUNK, ServerBed, prompt
