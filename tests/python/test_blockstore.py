@@ -10,6 +10,7 @@ import tempfile
 import threading
 import time
 import unittest
+import warnings
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
@@ -21,6 +22,7 @@ from blockstore_kit import (  # noqa: E402
 from daemon import Daemon  # noqa: E402
 
 import prefixd  # noqa: E402
+from prefixd import many  # noqa: E402
 from prefixd.blockstore import BlockStore, digest_of  # noqa: E402
 
 logging.getLogger("prefixd.blockstore").setLevel(logging.CRITICAL)
@@ -545,6 +547,10 @@ class Tiers(WithDaemon):
             outs = room(10)
             self.assertEqual(self.store.get(keys[at : at + 10], outs), [True] * 10)
             self.assertTrue(all((out == block(k)).all() for out, k in zip(outs, keys[at:])))
+        # What lies lower is stored too: it is not copied once more.
+        called = []
+        self.assertEqual(self.store.put(keys[:20], [called.append] * 20), [True] * 20)
+        self.assertEqual(called, [])
         self.clean()
 
     def test_a_path_goes_on_behind_what_lies_lower(self):
@@ -876,8 +882,21 @@ class Forks(WithDaemon):
         keys = path("a", 3)
         self.store.insert(keys, 0, [block(k) for k in keys])
         hit = self.store.lookup(keys)
+        self.check(keys, hit, in_a_call=False)
+        self.check(keys, hit, in_a_call=True)
+        out = room()[0]
+        self.assertTrue(hit.read(2, out) and (out == block(keys[2])).all(), "the parent's is as it was")
+        hit.close()
+        self.assertEqual(self.store.lookup(keys).n, 3)
+        gc.collect()
+        self.store.contains(keys)
+        self.clean()
+
+    def check(self, keys, hit, in_a_call):
+        """`in_a_call`: as if another thread were in the middle of one, which the child never sees end."""
         held = self.store._connections._all[0]
-        held.lock.acquire()  # as if another thread were in the middle of a call
+        if in_a_call:
+            held.lock.acquire()
         try:
             pid = os.fork()
             if pid == 0:
@@ -893,15 +912,75 @@ class Forks(WithDaemon):
                 finally:
                     os._exit(code)
         finally:
-            held.give_up()
+            if in_a_call:
+                held.give_up()
         _, status = os.waitpid(pid, 0)
         self.assertEqual(os.waitstatus_to_exitcode(status), 0)
-        out = room()[0]
-        self.assertTrue(hit.read(2, out) and (out == block(keys[2])).all(), "the parent's is as it was")
-        hit.close()
-        self.assertEqual(self.store.lookup(keys).n, 3)
-        gc.collect()
-        self.store.contains(keys)
+
+
+class Many(WithDaemon):
+    """Requests on many leases at once: what is lost or broken off in the middle leaves nothing behind."""
+
+    def setUp(self):
+        super().setUp()
+        self.client = prefixd.Client(self.daemon.socket, deadline=10)
+        self.addCleanup(self.client.close)
+        self.ns = self.client.open(IDENTITY.digests(32, b"probe"))
+
+    def match(self, n, seconds=10):
+        leases = [prefixd.Lease(self.ns) for _ in range(n)]
+        keys = [key("many", i) for i in range(n)]
+        call = self.client._begin(seconds)
+        errors = self.client._run(call, many.match_each(self.ns, call, OWNER, keys, 2 | 4, 0, leases))
+        return leases, errors
+
+    def test_a_reserve_that_lost_its_answer_is_fit_for_release_only(self):
+        leases, errors = self.match(3)
+        self.assertEqual(errors, [None] * 3)
+        os.kill(self.daemon.process.pid, signal.SIGSTOP)
+        try:
+            call = self.client._begin(0.1)
+            lost = self.client._run(call, many.reserve_each(call, leases))
+        finally:
+            os.kill(self.daemon.process.pid, signal.SIGCONT)
+        self.assertEqual([one.status for one in lost], [prefixd.Status.DEADLINE] * 3)
+        # The daemon did reserve: a commit would publish slots that nobody filled.
+        with self.assertRaises(prefixd.PrefixdError) as caught:
+            leases[0].commit(1)
+        self.assertEqual(caught.exception.status, prefixd.Status.WRONG_STATE)
+        for lease in leases:
+            lease.release()
+        self.assertEqual(self.store.contains([key("many", i) for i in range(3)]), [False] * 3)
+        self.clean()
+
+    def test_an_interrupt_in_the_middle_gives_all_back(self):
+        session, asked = self.client._session, []
+        answer = session.answer
+
+        def interrupted(call, op, slot):
+            asked.append(op)
+            if len(asked) == 3:
+                raise KeyboardInterrupt
+            return answer(call, op, slot)
+
+        session.answer = interrupted
+        with self.assertRaises(KeyboardInterrupt):
+            self.match(6)
+        del session.answer
+        self.client.ping()
+        self.client.ping()  # takes along what came too late for the first
+        self.clean()
+
+    def test_what_is_let_go_is_not_given_back_again(self):
+        keys = path("a", 4)
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            self.store.insert(keys, 0, [block(k) for k in keys])
+            self.store.put(keys, [block(k) for k in keys])
+            self.store.get(keys, room(4))
+            self.store.lookup(keys).close()
+            gc.collect()
+        self.assertEqual([str(one.message) for one in said], [])
         self.clean()
 
 
