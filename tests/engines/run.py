@@ -99,11 +99,12 @@ def environment(build, folder, engine, light):
     return env
 
 
-def run_file(file, python, env, wanted, counts):
+def run_file(file, python, env, wanted, counts, only=""):
     start = time.monotonic()
     minutes = 30
     try:
-        done = subprocess.run([python, str(TREE / "tests/lib/tap.py"), str(file)], env=env, stdout=subprocess.PIPE,
+        command = [python, str(TREE / "tests/lib/tap.py"), str(file)] + (["--only", only] if only else [])
+        done = subprocess.run(command, env=env, stdout=subprocess.PIPE,
                               stdin=subprocess.DEVNULL, timeout=minutes * 60, check=False, cwd=TREE)
         text, code = done.stdout.decode(errors="replace"), done.returncode
     except subprocess.TimeoutExpired as late:
@@ -164,6 +165,9 @@ def run_engine(engine, args, wanted, counts):
             counts.add(f"{file.stem} {case}", "failed", f"may not be skipped: {reason}")
         if not needed:
             counts.add(f"{file.stem} (whole file)", "skipped", reason)
+    if engine in ("vllm", "sglang", "lmcache") and not reason:
+        # Is the interface that the connector was written for the one that is installed?
+        run_file(TREE / "tests/connectors/test_signatures.py", python, env, [], counts, only=f"Signatures_{engine}.")
     if engine == "llama" and not reason:
         run_meson(folder, counts)
     for name in sorted(set(wanted) - {file.name for file in HERE.glob("test_*.py")}):
