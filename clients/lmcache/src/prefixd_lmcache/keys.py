@@ -8,7 +8,7 @@ No engine is imported: keys are read by their attributes.
 from __future__ import annotations
 
 import hashlib
-from typing import Any, Iterable, Union
+from typing import Any, Iterable, List, Union
 
 __all__ = ["DIGEST_LEN", "chunk_digest", "object_digest", "probe_digest"]
 
@@ -41,7 +41,14 @@ def chunk_digest(key: Any, scratch: bytes = b"") -> bytes:
     Tags (``lmcache.tag.*`` of a request) count in their order, as in LMCache's own comparison; other
     request settings do not.  `scratch` makes names that only this process knows.
     """
-    fields: list = [key.model_name, key.world_size, key.worker_id, key.chunk_hash, str(key.dtype), scratch]
+    fields: List[_Field] = [
+        key.model_name,
+        key.world_size,
+        key.worker_id,
+        key.chunk_hash,
+        str(key.dtype),
+        scratch,
+    ]
     for name, value in key.tags or ():
         fields += [name, value]
     return _framed(b"lmcache-chunk", fields)

@@ -17,7 +17,7 @@ import logging
 import threading
 import time
 from dataclasses import dataclass
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 from lmcache import __version__ as lmcache_version
@@ -59,7 +59,7 @@ class PrefixdL2AdapterConfig(L2AdapterConfigBase):
 
     @classmethod
     def help(cls) -> str:
-        return "prefixd L2 adapter: tenant, salt, hash_algorithm, chunk_size and models are required; see its README"
+        return "prefixd L2 adapter: tenant, salt, hash_algorithm, chunk_size, models; see its README"
 
 
 @dataclass
@@ -116,7 +116,7 @@ class PrefixdL2Adapter(L2AdapterInterface):
                 self._pending += size
 
         def work() -> L2StoreResult:
-            return self._store(keys, objects, job.until) if room else L2StoreResult(False, 0)
+            return self._store(keys, objects, until) if room else L2StoreResult(False, 0)
 
         def after() -> None:
             if room:
@@ -125,8 +125,9 @@ class PrefixdL2Adapter(L2AdapterInterface):
 
         if not room:
             self._count("dropped_pending", len(keys))
-        job = self._job("store", work, L2StoreResult(False, 0), self.settings.put_deadline, after)
-        return self._submit("store", job, self._stored)
+        until = time.monotonic() + self.settings.put_deadline
+        job: Job[L2StoreResult] = Job(work, L2StoreResult(False, 0), until, after=after)
+        return self._submit("store", job)
 
     def pop_completed_store_tasks(self) -> Dict[int, L2StoreResult]:
         with self._lock:
@@ -142,10 +143,10 @@ class PrefixdL2Adapter(L2AdapterInterface):
         layouts = {group: _layout(desc.shapes, desc.dtypes) for group, desc in group_layout_descs.items()}
 
         def work() -> Bitmap:
-            return self._look_up(keys, [layouts.get(key.object_group_id) for key in keys], job.until)
+            return self._look_up(keys, [layouts.get(key.object_group_id) for key in keys], until)
 
-        job = self._job("lookup", work, Bitmap(len(keys)), self.settings.lookup_deadline)
-        return self._submit("lookup", job, self._looked_up)
+        until = time.monotonic() + self.settings.lookup_deadline
+        return self._submit("lookup", Job(work, Bitmap(len(keys)), until))
 
     def query_lookup_and_lock_result(self, task_id: int) -> Optional[Bitmap]:
         with self._lock:
@@ -158,10 +159,10 @@ class PrefixdL2Adapter(L2AdapterInterface):
 
     def submit_load_task(self, keys: List[ObjectKey], objects: List[MemoryObj]) -> int:
         def work() -> Bitmap:
-            return self._load(keys, objects, job.until)
+            return self._load(keys, objects, until)
 
-        job = self._job("load", work, Bitmap(len(keys)), self.settings.deadline)
-        return self._submit("load", job, self._loaded)
+        until = time.monotonic() + self.settings.deadline
+        return self._submit("load", Job(work, Bitmap(len(keys)), until))
 
     def query_load_result(self, task_id: int) -> Optional[Bitmap]:
         with self._lock:
@@ -204,20 +205,16 @@ class PrefixdL2Adapter(L2AdapterInterface):
 
     # What follows is how
 
-    def _job(
-        self, kind: str, work: Callable[[], Any], missed: Any, seconds: float, after: Callable[[], None] = lambda: None
-    ) -> Job[Any]:
-        return Job(work, missed, time.monotonic() + seconds, after=after)
-
-    def _submit(self, kind: str, job: Job[Any], results: Dict[int, Any]) -> int:
+    def _submit(self, kind: str, job: Job[Any]) -> int:
         with self._lock:
             task, self._next_task = self._next_task, self._next_task + 1
 
         def over() -> None:
             result = job.leave()
             with self._lock:
-                # Looked up by name: pop_completed_store_tasks() puts another mapping in its place.
-                {"store": self._stored, "lookup": self._looked_up, "load": self._loaded}[kind][task] = result
+                # Looked up now: pop_completed_store_tasks() puts another mapping in its place.
+                results = {"store": self._stored, "lookup": self._looked_up, "load": self._loaded}
+                results[kind][task] = result
                 if self._events[kind].fileno() >= 0:
                     self._events[kind].notify()
 
@@ -281,7 +278,11 @@ class PrefixdL2Adapter(L2AdapterInterface):
         return parts
 
     def _with_memory(
-        self, keys: Sequence[ObjectKey], objects: Sequence[MemoryObj], until: float, call: Callable[..., List[bool]]
+        self,
+        keys: Sequence[ObjectKey],
+        objects: Sequence[MemoryObj],
+        until: float,
+        call: Callable[..., List[bool]],
     ) -> List[bool]:
         done = [False] * len(keys)
         for part in self._parts(keys, [_layout_of(obj) for obj in objects]):
@@ -301,7 +302,9 @@ class PrefixdL2Adapter(L2AdapterInterface):
         size = sum(obj.get_size() for obj, good in zip(objects, done) if good)
         return L2StoreResult(all(done), size)
 
-    def _look_up(self, keys: Sequence[ObjectKey], layouts: Sequence[Optional[_Layout]], until: float) -> Bitmap:
+    def _look_up(
+        self, keys: Sequence[ObjectKey], layouts: Sequence[Optional[_Layout]], until: float
+    ) -> Bitmap:
         found = Bitmap(len(keys))
         for part in self._parts(keys, layouts):
             left = until - time.monotonic()

@@ -40,6 +40,7 @@ log = logging.getLogger("prefixd.lmcache")
 PLUGIN_TYPE = "prefixd"
 _GRACE = 0.05  # seconds past a job's time until its waiter goes: the daemon's client keeps its own deadline
 _STEP = 16  # chunks that are allocated, or looked at, before the next call of the store
+_OPEN = 10.0
 _PING = 1.0
 _CLOSE = 5.0
 
@@ -55,7 +56,7 @@ class PrefixdConnectorAdapter(ConnectorAdapter):
         return url.startswith(start) and extract_plugin_type(url[len(start) :]) == PLUGIN_TYPE
 
     def create_connector(self, context: ConnectorContext) -> RemoteConnector:
-        """Raises IdentityError for settings that are missing or wrong; LMCache logs it and goes on without."""
+        """Raises IdentityError for a setting that is missing or wrong: LMCache logs it, and goes on."""
         return PrefixdConnector(context)
 
 
@@ -68,9 +69,13 @@ class PrefixdConnector(RemoteConnector):
             raise ValueError("prefixd needs LMCache's configuration and metadata")
         super().__init__(config, metadata)
         self.settings = Settings.from_extra_config(config.extra_config, context.plugin_name or PLUGIN_TYPE)
-        self.identity: Identity = identity_of(metadata, config, self.settings, lmcache_version=lmcache_version)
+        self.identity: Identity = identity_of(
+            metadata, config, self.settings, lmcache_version=lmcache_version
+        )
         if self.identity.block_bytes != self.full_chunk_size_bytes:
-            raise ValueError(f"prefixd: a chunk has {self.full_chunk_size_bytes} bytes, not {self.identity.block_bytes}")
+            raise ValueError(
+                f"prefixd: a chunk has {self.full_chunk_size_bytes} bytes, not {self.identity.block_bytes}"
+            )
         self._model = metadata.model_name
         self._memory = context.local_cpu_backend
         self._ping = self._may_be_pinged(config)
@@ -87,6 +92,8 @@ class PrefixdConnector(RemoteConnector):
         self._pending = 0  # bytes that wait to be stored
         self._counts: Dict[str, int] = {}
         self._nonce, self._checks = os.urandom(16), 0
+        # The first to open a namespace waits while the daemon takes its pool: nobody's deadline is made for that.
+        self._lanes["write"].submit(Job(self._open, False, time.monotonic() + _OPEN))
         log.info("prefixd: LMCache stores %r", self.identity)
 
     # Lookups
@@ -104,7 +111,9 @@ class PrefixdConnector(RemoteConnector):
         """How many of `keys` are stored, from the first on without a gap."""
         return self._look(keys).wait(_GRACE)
 
-    async def batched_async_contains(self, lookup_id: str, keys: List[CacheEngineKey], pin: bool = False) -> int:
+    async def batched_async_contains(
+        self, lookup_id: str, keys: List[CacheEngineKey], pin: bool = False
+    ) -> int:
         """As batched_contains.  `pin` pins nothing: a block may be gone when it is read, which is a miss."""
         return await self._look(keys).arrive(_GRACE)
 
@@ -166,7 +175,10 @@ class PrefixdConnector(RemoteConnector):
     def stats(self) -> Dict[str, Any]:
         """Counters: of this connector under "connector", of its calls of the daemon under "store"."""
         with self._lock:
-            return {"connector": dict(self._counts, pending_bytes=self._pending), "store": self._store.stats()}
+            return {
+                "connector": dict(self._counts, pending_bytes=self._pending),
+                "store": self._store.stats(),
+            }
 
     async def close(self) -> None:
         """Ends the threads and the sessions; what waited is dropped.  At most a few seconds."""
@@ -174,6 +186,9 @@ class PrefixdConnector(RemoteConnector):
         await Lane("prefixd-close").submit(job).arrive(_GRACE)
 
     # What follows is how
+
+    def _open(self) -> bool:
+        return self._store.connect(deadline=_OPEN)
 
     def _close(self) -> bool:
         until = time.monotonic() + _CLOSE
@@ -235,14 +250,18 @@ class PrefixdConnector(RemoteConnector):
             good = 0
             try:
                 for _ in step:
-                    place = self._memory.allocate(self.meta_shapes, self.meta_dtypes, self.meta_fmt, busy_loop=False)
+                    place = self._memory.allocate(
+                        self.meta_shapes, self.meta_dtypes, self.meta_fmt, busy_loop=False
+                    )
                     if place is None:
                         self._count("no_memory")
                         break
                     places.append(place)
                 if places:
                     outs = [_bytes_of(place) for place in places]
-                    good = _leading(self._store.get(step[: len(outs)], outs, deadline=until - time.monotonic()))
+                    good = _leading(
+                        self._store.get(step[: len(outs)], outs, deadline=until - time.monotonic())
+                    )
             except Exception as error:  # of LMCache's allocator: what has been read so far is good
                 log.warning("prefixd: no memory for a chunk: %r", error)
             finally:
@@ -257,7 +276,7 @@ class PrefixdConnector(RemoteConnector):
         with self._lock:
             room = self.settings.pending_bytes - self._pending
         for key, obj in zip(keys, objects):
-            if not self._is_full_chunk(obj):
+            if obj is None or not self._is_full_chunk(obj):
                 self._count("not_full")
                 continue
             if size + self.full_chunk_size_bytes > room:
@@ -280,7 +299,9 @@ class PrefixdConnector(RemoteConnector):
                 self._pending -= size
 
         until = time.monotonic() + self.settings.put_deadline
-        return self._lanes["write"].submit(Job(lambda: self._put(digests, held, until), False, until, after=after))
+        return self._lanes["write"].submit(
+            Job(lambda: self._put(digests, held, until), False, until, after=after)
+        )
 
     def _put(self, digests: List[bytes], objects: List[MemoryObj], until: float) -> bool:
         stored = 0
@@ -289,7 +310,9 @@ class PrefixdConnector(RemoteConnector):
             if left <= 0:
                 break
             step = slice(first, first + _STEP)
-            stored += sum(self._store.put(digests[step], [_bytes_of(obj) for obj in objects[step]], deadline=left))
+            stored += sum(
+                self._store.put(digests[step], [_bytes_of(obj) for obj in objects[step]], deadline=left)
+            )
         self._count("stored", stored)
         self._count("not_stored", len(digests) - stored)
         return stored == len(digests)
