@@ -54,10 +54,6 @@ class ConnectorIdentity(IdentityConformance, unittest.TestCase):
     CANNOT = {
         ("layout", "empty"): "vLLM settles the order before any connector is made, to one of its own words",
         ("layout", "auto"): "likewise",
-        (
-            "revision",
-            "auto",
-        ): "what the user writes there is taken as it is, beside a digest of the configuration",
     }
 
     def make(
