@@ -82,8 +82,9 @@ static const struct option table[] = {
 	  "how long one call of the daemon may take before the worker computes instead" },
 	{ NULL, "cache-load", "TIME", TYPE_MS, AT(cache_load), "2s", 0, 600000,
 	  "how long blocks from lower tiers may be waited for" },
-	{ NULL, "cache-wait", "TIME", TYPE_MS, AT(cache_wait), "0ms", 0, 600000,
-	  "how long blocks that another worker is computing may be waited for" },
+	{ NULL, "cache-wait", "TIME", TYPE_MS, AT(cache_wait), "2s", 0, 600000,
+	  "how long blocks that another request is computing, here or at another worker, may be "
+	  "waited for" },
 	{ "and", "version", NULL, TYPE_FLAG, AT(version), NULL, 0, 0, "print the version" },
 	{ NULL, "help", NULL, TYPE_FLAG, AT(help), NULL, 0, 0, "print this" },
 };

@@ -5,6 +5,7 @@ import sys
 import tempfile
 import time
 import unittest
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve().parents[1] / "lib")]
@@ -150,6 +151,17 @@ class Sharing(unittest.TestCase):
         # It had at least what the first had not yet computed when it asked.
         self.assertGreater(metric(second, "cached_tokens_total"), 4000)
         self.assertLess(metric(second, "prefill_tokens_total"), 4000 + 100)
+
+    def test_same_prompt_at_once(self):
+        """Eight askers at two workers: it is computed once, but for what is not a whole block."""
+        workers = [self.worker(ctx=8192, slots=4, cache_wait="60s", chunk=64) for _ in range(2)]
+        long = (self.prompt * 20)[:3000]
+        with ThreadPoolExecutor(8) as pool:
+            answers = list(pool.map(lambda i: workers[i % 2].complete(long, max_tokens=20), range(8)))
+        hits = sorted(answer.cached for answer in answers)
+        self.assertEqual((hits[0], hits[-1]), (0, (len(long) - 1) // BLOCK * BLOCK))
+        self.assertLess(sum(metric(worker, "prefill_tokens_total") for worker in workers), 2 * len(long))
+        self.assertEqual({len(answer.tokens) for answer in answers}, {20})
 
     def test_gone_while_waiting_for_another(self):
         slow = self.worker(ctx=8192, chunk=16)
