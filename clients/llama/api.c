@@ -170,12 +170,20 @@ static int tokenize(struct api *api, const json_t *body, json_t **ret, struct ap
 	const json_t *content = json_object_get(body, "content");
 	bool add_special = false, parse_special = true;
 	int32_t *tokens;
-	size_t n;
+	size_t n, most;
 	int r;
 
 	if (!json_is_string(content))
 		return api_refuse(error, "content", "`content` has to be a string, not %s",
 				  content ? api_json_type(content) : "absent");
+	/* All streams wait meanwhile: no more text than a prompt may have, by its bytes. */
+	most = (size_t)api->options.n_ctx * api->longest_token;
+	if (json_string_length(content) > most)
+		return api_refuse(
+			error, "content",
+			"`content` has %zu bytes, and no prompt that fits the context has "
+			"more than %zu",
+			json_string_length(content), most);
 	if (optional_bool(body, "add_special", &add_special, error) < 0 ||
 	    optional_bool(body, "parse_special", &parse_special, error) < 0)
 		return -EINVAL;

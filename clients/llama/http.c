@@ -135,12 +135,16 @@ static void on_tick(evutil_socket_t fd, short what, void *data)
 		tick_arm(http);
 }
 
-/* Takes no more of what nobody reads; evhttp switches reading on with its next request. */
+/*
+ * Takes no more of what a peer sends ahead while its reply is due; evhttp switches reading on with
+ * the next request, whose body it limits itself.
+ */
 static void on_input(struct evbuffer *input, const struct evbuffer_cb_info *info, void *data)
 {
 	struct connection *c = data;
 
-	if (evbuffer_get_length(input) > c->http->options.max_body + 2 * MAX_HEADERS)
+	if (!c->since_ms &&
+	    evbuffer_get_length(input) > c->http->options.max_body + 2 * MAX_HEADERS)
 		(void)bufferevent_disable(c->bev, EV_READ);
 }
 

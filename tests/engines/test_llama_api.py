@@ -73,6 +73,7 @@ class Pages(OneWorker):
         self.refused({"content": 1}, "content", "an integer", path="/tokenize")
         self.refused({"content": "x", "add_special": "yes"}, "add_special", "a string", path="/tokenize")
         self.refused({"content": "x", "parse_special": 1}, "parse_special", path="/tokenize")
+        self.refused({"content": "x" * 200000}, "content", "200000", path="/tokenize")
         self.refused({"tokens": "x"}, "tokens", "array", path="/detokenize")
         self.refused({"tokens": [1, 260]}, "tokens[1]", "260", "0 to 259", path="/detokenize")
 

@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import unittest
 from concurrent.futures import ThreadPoolExecutor
@@ -88,6 +89,24 @@ class Connections(OneWorker):
             tokens = Events(data).tokens if body["stream"] else json.loads(data)["choices"][0]["token_ids"]
             self.assertEqual((reply.status, tokens), (200, alone))
 
+    def test_sent_far_ahead(self):
+        """More than is kept for a later request waits in the kernel, and is answered in its turn."""
+        body = {"prompt": "x", "max_tokens": 2, "ignored": "y" * 60000}
+        link = self.raw(raw_post("/v1/completions", {"prompt": "x", "max_tokens": 2000, "ignore_eos": True}))
+        sender = threading.Thread(
+            target=link.sendall, args=(b"".join(raw_post("/v1/completions", body) for _ in range(40)),)
+        )
+        sender.start()
+        file = Shared(link.makefile("rb"))
+        statuses = []
+        for _ in range(41):
+            reply = http.client.HTTPResponse(file)
+            reply.begin()
+            reply.read()
+            statuses.append(reply.status)
+        sender.join()
+        self.assertEqual(statuses, [200] * 41)
+
     def test_slow_request(self):
         data = raw_post("/v1/completions", {"prompt": "abc", "max_tokens": 3})
         link = self.raw()
@@ -128,6 +147,7 @@ class Connections(OneWorker):
         text = "x" * 70000
         self.refused({"prompt": text}, None, "65536", status=413)
         self.refused({"content": text}, None, "65536", path="/tokenize", status=413)
+        self.refused({"prompt": "x" * 230000}, None, "65536", status=413)
         self.ask({"prompt": "x", "max_tokens": 2, "ignored": "y" * 60000})
         # So long that it is not even read: still an answer, or the connection ends.
         link = self.raw(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999\r\n\r\n")
