@@ -363,12 +363,17 @@ static int probe_part(struct pfx_namespace *ns, const pfx_prompt *p, struct prot
 	return 0;
 }
 
-/* All parts: only a bitmap can be had in parts, since its bits do not depend on each other. */
+/*
+ * Digest mode: all parts, since the bits of a bitmap do not depend on each other.  In token mode a key
+ * is known by its path alone and a later part would be taken for the beginning of a prompt; so what
+ * lies behind the first one is not asked for, and its bits are 0.  The length is of the first part.
+ */
 static int probe_parts(struct pfx_namespace *ns, const pfx_prompt *p, uint32_t *ret_device,
 		       uint8_t *bitmap)
 {
-	uint32_t per_frame = pfx_prompt_keys_per_frame(ns, p) & ~7u, done = 0, n_device = 0;
+	uint32_t per_frame = pfx_prompt_keys_per_frame(ns, p) & ~7u, done = 0;
 	const uint8_t *keys = p->keys;
+	bool tokens = ns->open_body[0] == PFX_KEYS_TOKENS; /* the body's first field */
 
 	if (!per_frame)
 		return pfx_fail(ns->client, PFX_LIMIT,
@@ -383,13 +388,14 @@ static int probe_parts(struct pfx_namespace *ns, const pfx_prompt *p, uint32_t *
 
 		if (r)
 			return r;
-		if (done == n_device)
-			n_device += rep.n_device;
+		if (!done)
+			*ret_device = rep.n_device;
 		if (bitmap && n)
 			memcpy(bitmap + done / 8, rep.bitmap.p, (n + 7u) / 8);
 		done += n;
-	} while (bitmap && done < p->n_keys);
-	*ret_device = n_device;
+	} while (bitmap && !tokens && done < p->n_keys);
+	if (bitmap && done < p->n_keys)
+		memset(bitmap + done / 8, 0, ((size_t)p->n_keys + 7) / 8 - done / 8);
 	return 0;
 }
 

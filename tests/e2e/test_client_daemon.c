@@ -123,6 +123,41 @@ START_TEST(round_trip)
 }
 END_TEST
 
+/* A prompt that begins again in its second frame: what lies there is not taken for its beginning. */
+START_TEST(probe_in_parts)
+{
+	static const char *const small[] = { "--pool-blocks", "128", "--max-keys", "64", NULL };
+	pfx_match_result m = { .struct_size = sizeof(m) };
+	pfx_reserve_result v = { .struct_size = sizeof(v) };
+	pfx_commit_result k = { .struct_size = sizeof(k) };
+	uint32_t keys[128 * 16], n = 0;
+	pfx_prompt p = { .struct_size = sizeof(p), .keys = keys, .n_keys = 64 };
+	struct e2e_daemon d;
+	uint8_t bits[16];
+	pfx_namespace *ns;
+	pfx_client *c;
+
+	ck_assert_int_eq(e2e_daemon_init(&d), 0);
+	ck_assert_int_eq(e2e_daemon_start(&d, small), 0);
+	c = e2e_connect(&d);
+	ns = e2e_open(c, "m", BLOCK);
+	for (unsigned i = 0; i < 128 * 16; i++)
+		keys[i] = i % 16; /* every block the same */
+	expect(c, pfx_match(ns, &p, &m), PFX_OK);
+	expect(c, pfx_reserve(ns, m.lease, 64, 0, &v), PFX_OK);
+	expect(c, pfx_commit(ns, m.lease, 64, NULL, 0, 0, &k), PFX_OK);
+	expect(c, pfx_release(ns, m.lease, 0, 0, 0, NULL), PFX_OK);
+	p.n_keys = 128;
+	memset(bits, 0xaa, sizeof(bits));
+	expect(c, pfx_probe(ns, &p, &n, bits, sizeof(bits)), PFX_OK);
+	ck_assert_uint_eq(n, 64);
+	for (unsigned i = 0; i < sizeof(bits); i++)
+		ck_assert_uint_eq(bits[i], i < 8 ? 0xff : 0);
+	pfx_close(c);
+	e2e_daemon_free(&d);
+}
+END_TEST
+
 /* ---- T21: a restart that nobody saw ---------------------------------------------------------- */
 
 START_TEST(restart_unseen)
@@ -384,6 +419,7 @@ static Suite *suite(bool t21)
 		tcase_add_test(t, restart_met_by_lease);
 	} else {
 		tcase_add_test(t, round_trip);
+		tcase_add_test(t, probe_in_parts);
 		tcase_add_test(t, away_and_back);
 		tcase_add_test(t, killed_under_load);
 		tcase_add_test(t, child_outlives_parent);
