@@ -68,6 +68,8 @@ char *api_metrics(const struct api *api, size_t *ret_len)
 			  s.cached_tokens },
 			{ "prefill_tokens_total", "counter", "Prompt tokens computed.", "",
 			  s.prefill_tokens },
+			{ "prefill_steps_total", "counter", "Pieces that they were computed in.",
+			  "", s.prefill_steps },
 			{ "completion_tokens_total", "counter", "Tokens generated.", "",
 			  s.completion_tokens },
 			{ "cache_enabled", "gauge", "1: the worker stores its K/V in prefixd.", "",

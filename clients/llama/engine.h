@@ -106,6 +106,7 @@ struct engine_stats {
 	uint64_t finished[ENGINE_N_FINISH];
 	uint64_t refused; /* too many waited */
 	uint64_t prompt_tokens, cached_tokens, prefill_tokens, completion_tokens;
+	uint64_t prefill_steps; /* decodes that the prefilled tokens took */
 	bool cache_on;
 	struct cache_counters cache;
 };

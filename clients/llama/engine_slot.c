@@ -229,6 +229,7 @@ static void count_prefill(struct engine *engine, uint32_t n)
 {
 	pthread_mutex_lock(&engine->lock);
 	engine->stats.prefill_tokens += n;
+	engine->stats.prefill_steps++;
 	pthread_mutex_unlock(&engine->lock);
 }
 

@@ -216,21 +216,26 @@ class Completions(OneWorker):
         self.assertEqual(choice["text"], text_of(free[:at]))
         self.assertEqual(whole["usage"]["completion_tokens"], at + 1)
 
-    def test_splits_are_deterministic(self):
+    def test_splits(self):
+        """Prefill is cut where it is told to, and at multiples of the chunk; cut alike, it says the same."""
         prompt = [token % 256 for token in range(0, 3000, 7)]
-        seen = []
-        for splits in (None, [1, 2, 3], [100, 101, 102, 103, 250], list(range(1, len(prompt)))):
-            body = {
-                "prompt": prompt,
-                "max_tokens": 40,
-                "ignore_eos": True,
-                "return_token_ids": True,
-                "prefill_splits": splits,
-            }
-            one, two = (self.ask(body)["choices"][0]["token_ids"] for _ in range(2))
-            self.assertEqual(one, two)
-            seen.append(one)
-        self.assertEqual([len(tokens) for tokens in seen], [40] * 4)
+        self.assertTrue(256 < len(prompt) < 512)  # 256: the worker's chunk
+        for splits, pieces in (
+            (None, 2),
+            ([], 2),
+            ([1, 2, 3], 5),
+            ([256], 2),
+            ([100, 101, 102, 103, 250, 300], 8),
+            ([len(prompt), 2000], 2),
+            (list(range(1, len(prompt))), len(prompt)),
+        ):
+            body = {"prompt": prompt, "max_tokens": 40, "ignore_eos": True, "return_token_ids": True}
+            before = metric(self.worker, "prefill_steps_total")
+            one, two = (
+                self.ask({**body, "prefill_splits": splits})["choices"][0]["token_ids"] for _ in range(2)
+            )
+            self.assertEqual(metric(self.worker, "prefill_steps_total") - before, 2 * pieces, splits)
+            self.assertEqual((len(one), one), (40, two))
 
     def test_temperature_and_seed(self):
         def say(**more):
