@@ -147,11 +147,9 @@ typedef struct {
 } pfx_namespace_info;
 
 PFX_API int pfx_namespace_get(const pfx_namespace *ns, pfx_namespace_info *ret_info);
-/*
- * Address of a slot in this process' mapping; NULL when not mapped or out of range.  Take it with the
- * answer that named the slot: an address stays good until pfx_close, but after a restart of the daemon,
- * which any later call may notice, the same number is a place in the new pool.
- */
+/* Address of a slot in this process' mapping; NULL when not mapped or out of range.  Take it with
+ * the answer that named the slot: addresses stay good until pfx_close, but after a restart of the
+ * daemon, which any later call may notice, the number means a place in the new pool. */
 PFX_API void *pfx_slot(const pfx_namespace *ns, uint32_t slot);
 /* 1 when `slot` was reused after the answer that carried `reuse`, in the daemon's same life or by a
  * restart, or when that cannot be told: what was read is not to be used.  Ask after reading. */
@@ -273,11 +271,8 @@ enum {
 PFX_API int pfx_release(pfx_namespace *ns, uint64_t lease, uint32_t flags, uint32_t next_use_ms,
 			uint32_t deadline_ms, pfx_release_result *ret /* may be NULL */);
 
-/*
- * Match without a lease and without recency: for routers.  *ret_device counts the keys of the first
- * frame.  bitmap (may be NULL): a bit per key; in token mode, where a key is known by its path alone,
- * those of keys beyond the first frame are 0.
- */
+/* Match without a lease and without recency: for routers.  *ret_device is of the first frame's keys.
+ * bitmap (may be NULL): a bit per key; in token mode 0 for all keys beyond the first frame. */
 PFX_API int pfx_probe(pfx_namespace *ns, const pfx_prompt *prompt, uint32_t *ret_device,
 		      uint8_t *ret_bitmap, size_t bitmap_len);
 

@@ -364,9 +364,9 @@ static int probe_part(struct pfx_namespace *ns, const pfx_prompt *p, struct prot
 }
 
 /*
- * Digest mode: all parts, since the bits of a bitmap do not depend on each other.  In token mode a key
- * is known by its path alone and a later part would be taken for the beginning of a prompt; so what
- * lies behind the first one is not asked for, and its bits are 0.  The length is of the first part.
+ * Digest mode: all parts, since the bits of a bitmap do not depend on each other.  In token mode a
+ * key is known by its path alone and a later part would be taken for the beginning of a prompt; so
+ * what lies behind the first one is not asked for, and its bits are 0.  The length is of the first.
  */
 static int probe_parts(struct pfx_namespace *ns, const pfx_prompt *p, uint32_t *ret_device,
 		       uint8_t *bitmap)

@@ -123,7 +123,7 @@ START_TEST(round_trip)
 }
 END_TEST
 
-/* A prompt that begins again in its second frame: what lies there is not taken for its beginning. */
+/* A prompt that begins again in its second frame: that is not taken for its beginning. */
 START_TEST(probe_in_parts)
 {
 	static const char *const small[] = { "--pool-blocks", "128", "--max-keys", "64", NULL };
