@@ -618,6 +618,28 @@ class SingleFlight(WithDaemon):
         self.assertEqual(got, [(True, 0)])
         self.clean()
 
+    def test_what_a_failed_insert_left_reserved_is_never_published(self):
+        s = self.store
+        keys = path("holed", 8)
+        good = [block(key) for key in keys]
+        with s.lookup(keys, lead=True) as hit:
+            self.assertEqual(hit.insert([good[0], b"too short", good[2]]), 1)
+            # What is stored is named, and can be read.
+            out = room()
+            self.assertEqual(hit.n, 1)
+            self.assertTrue(hit.read(0, out[0]))
+            self.assertTrue(np.array_equal(out[0], good[0]))
+            # Two slots are reserved and hold nothing: the next commit would begin with them.
+            self.assertEqual(hit.insert(good[hit.n :]), 0)
+        with s.lookup(keys) as hit:
+            out = room(8)
+            right = [hit.read(i, out[i]) and np.array_equal(out[i], good[i]) for i in range(hit.n)]
+            self.assertEqual(right, [True])
+        # A lease of its own goes on where that one ended.
+        self.assertEqual(s.insert(keys, 1, good[1:]), 7)
+        with s.lookup(keys) as hit:
+            self.assertEqual(hit.n, 8)
+
     def test_those_who_wait_leave_connections_to_others(self):
         keys = path("flight", 4)
         one = store(self.daemon, connections=2)

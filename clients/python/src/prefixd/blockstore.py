@@ -388,11 +388,12 @@ class BlockStore:
         try:
             if not conn.lock.acquire(timeout=max(until - time.monotonic(), 0)):
                 raise Late("the hit's connection was in use")
+            seen: List[int] = []
             try:
-                reuse = self._fill(lease, hit.n, given, done, until)
-                if reuse is not None:
-                    hit._look(reuse)
+                self._fill(lease, hit.n, given, done, until, seen)
             finally:
+                if seen:
+                    hit._look(seen[-1])
                 conn.give_up()
         except Exception as error:
             self._failed("insert", error)
@@ -401,13 +402,19 @@ class BlockStore:
         return done[0]
 
     def _fill(
-        self, lease: Lease, first: int, blocks: Sequence[Source], done: List[int], until: float
-    ) -> Optional[int]:
-        """Reserves, copies and commits blocks[done[0]:] as places first + ...; -> the last reuse counter.
+        self,
+        lease: Lease,
+        first: int,
+        blocks: Sequence[Source],
+        done: List[int],
+        until: float,
+        seen: Optional[List[int]] = None,
+    ) -> None:
+        """Reserves, copies and commits blocks[done[0]:] as places first + ...; `seen` gets reuse counters.
 
         done[0] counts what is stored, also when this raises; the release gives back what was reserved.
         """
-        reuse, tries = None, 0
+        tries = 0
         while done[0] < len(blocks):
             try:
                 got = lease.reserve(len(blocks) - done[0], deadline=left(until))
@@ -421,14 +428,22 @@ class BlockStore:
             if at < done[0]:
                 raise Refused(f"place {got.first} of the path is free, before block {first + done[0]}")
             n, failure = self._copy(lease, got, blocks[at : at + got.n], until)
-            if n:
-                said = lease.commit(n, deadline=left(until))
-                reuse, tries = said.reuse, 0
-                done[0] = at + n
-                self._stored(said.n_stored, said.n_duplicate)
+            try:
+                if n:
+                    said = lease.commit(n, deadline=left(until))
+                    tries, done[0] = 0, at + n
+                    self._stored(said.n_stored, said.n_duplicate)
+                    if seen is not None:
+                        seen.append(said.reuse)
+            finally:
+                if n < got.n or done[0] < at + n:
+                    # Slots are reserved that nobody filled, or filled and not published.  COMMIT counts from
+                    # the first reserved one on, so any later one could publish them for what they are not.
+                    lease._doubtful = True
             if failure is not None:
                 raise failure
-        return reuse
+            if not n:
+                raise Refused(f"place {got.first} of the path is free, behind all {len(blocks)} blocks")
 
     def _copy(
         self, lease: Lease, got: ReserveResult, blocks: Sequence[Source], until: float

@@ -165,7 +165,8 @@ class Hit:
     def insert(self, blocks: Iterable[Source], *, deadline: Optional[float] = None) -> int:
         """Stores the blocks that follow the first `n`, on this lease; -> how many of them are stored now.
 
-        What a leader does with what it computed.  `n` and `slots` then name them too.
+        What a leader does with what it computed.  `n` and `slots` then name them too.  After a block that
+        could not be copied or published in time this hit stores nothing more; BlockStore.insert() does.
         """
         if self._lease is None or self._conn is None or self._pid != os.getpid():
             return 0
