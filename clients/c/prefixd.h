@@ -91,8 +91,7 @@ typedef struct {
 	int copies;           /* 1: this worker copies blocks out before use (leases revocable) */
 } pfx_connect_options;
 
-/* Never returns without *ret_client set, except on PFX_NO_MEMORY/PFX_ARGUMENT: a client made while
- * the daemon is away returns PFX_GONE and connects when it is first used. */
+/* Sets *ret_client but on PFX_NO_MEMORY and PFX_ARGUMENT: PFX_GONE connects when first used. */
 PFX_API int pfx_connect(const pfx_connect_options *options, pfx_client **ret_client);
 /* Ends the session and the mappings; accepts NULL.  Leases that are still held keep their blocks
  * from eviction until this process ends: release them before. */
@@ -147,9 +146,8 @@ typedef struct {
 } pfx_namespace_info;
 
 PFX_API int pfx_namespace_get(const pfx_namespace *ns, pfx_namespace_info *ret_info);
-/* Address of a slot in this process' mapping; NULL when not mapped or out of range.  Take it with
- * the answer that named the slot: addresses stay good until pfx_close, but after a restart of the
- * daemon, which any later call may notice, the number means a place in the new pool. */
+/* Address of a slot; NULL when not mapped or out of range.  Take it with the answer that named the
+ * slot: it stays good until pfx_close, the number only until a call finds the daemon restarted. */
 PFX_API void *pfx_slot(const pfx_namespace *ns, uint32_t slot);
 /* 1 when `slot` was reused after the answer that carried `reuse`, in the daemon's same life or by a
  * restart, or when that cannot be told: what was read is not to be used.  Ask after reading. */
@@ -271,8 +269,8 @@ enum {
 PFX_API int pfx_release(pfx_namespace *ns, uint64_t lease, uint32_t flags, uint32_t next_use_ms,
 			uint32_t deadline_ms, pfx_release_result *ret /* may be NULL */);
 
-/* Match without a lease and without recency: for routers.  *ret_device is of the first frame's keys.
- * bitmap (may be NULL): a bit per key; in token mode 0 for all keys beyond the first frame. */
+/* MATCH without lease and recency: for routers.  *ret_device is of the first frame's keys.  bitmap
+ * (may be NULL): a bit per key; in token mode 0 for all keys beyond the first frame. */
 PFX_API int pfx_probe(pfx_namespace *ns, const pfx_prompt *prompt, uint32_t *ret_device,
 		      uint8_t *ret_bitmap, size_t bitmap_len);
 
