@@ -114,6 +114,9 @@ class Case(unittest.TestCase):
         self.names.append(name)
         return name
 
+    def keys(self, instance, *ranges):
+        return pools.hashes(tokens(*ranges), instance.spec)
+
     def assert_hit(self, result, n):
         self.assertEqual((result["hit"], result["loaded"], result["right"]), (n, n, n), result)
 

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 import unittest
+import unittest.mock
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
@@ -102,9 +103,6 @@ class TwoProcesses(Case):
 
 
 class Chains(Case):
-    def keys(self, instance, *ranges):
-        return pools.hashes(tokens(*ranges), instance.spec)
-
     def stored(self):
         return sum(
             ns["blocks"] if "blocks" in ns else 0 for ns in self.daemon.ctl("status", "--json")["namespaces"]
@@ -170,6 +168,25 @@ class Chains(Case):
         self.assertEqual(a.backend.batch_set_v1(keys[:1], indices[:PAGE]), [True])
         self.assertEqual(a.backend.batch_set_v1(keys[6:], indices[6 * PAGE :], wrong), [True] * 6)
         self.assertEqual(a.backup(tokens(run)), 12)
+        self.assert_hit(b.prefetch(tokens(run)), 12)
+
+    def test_another_stores_the_same_elsewhere_meanwhile(self):
+        """While one copies, the other stores a page of the same run as the start of a chain: both get all."""
+        a, b = self.here(), self.here()
+        run = pages(1, 12)
+        keys, theirs = self.keys(a, run), b.host.alloc(2 * PAGE)
+        for i in (0, 1):
+            pools.write_page(b.host, b.spec, int(theirs[i * PAGE]), keys[5 + i])
+        store, meanwhile = a.backend._pages.store, []
+
+        def interrupted(start, slot):
+            if not meanwhile:
+                meanwhile.append(b.backend.batch_set_v1(keys[5:7], theirs))
+            store(start, slot)
+
+        a.backend._pages.store = interrupted
+        self.assertEqual(a.backup(tokens(run)), 12)
+        self.assertEqual(meanwhile, [[True, True]])
         self.assert_hit(b.prefetch(tokens(run)), 12)
 
     def test_same_pages_by_several_at_once(self):
@@ -241,6 +258,16 @@ class Evicted(Case):
         self.assertGreater(result["right"], 30)
         self.assertLessEqual(result["right"], 40)
         self.assert_alive(a)
+
+    def test_what_is_said_to_be_stored_is(self):
+        a = self.here()
+        other = tokens(pages(2, 3))
+        self.assertEqual(a.backup(other), 3)
+        keys = self.keys(a, pages(1, 100))
+        indices = a.host.alloc(100 * PAGE)
+        said = a.backend.batch_set_v1(keys, indices)
+        self.assertEqual([a.backend.exists(key) for key in keys], said)
+        self.assertGreater(said.count(True), 30)
 
 
 class LowerTiers(Case):
@@ -415,6 +442,14 @@ class Robust(Case):
         self.assertEqual(backend.batch_set_v1([key[::-1] for key in keys], indices), no)
         a.host.kv_buffer = buffer
         self.assertEqual(backend.batch_get_v1(keys, indices), [True] * 4)
+
+    def test_pages_that_were_reused_while_they_were_read_do_not_count(self):
+        a = self.here()
+        keys, indices = self.keys(a, pages(1, 4)), a.host.alloc(4 * PAGE)
+        self.assertEqual(a.backend.batch_set_v1(keys, indices), [True] * 4)
+        with unittest.mock.patch("prefixd.pool.Pool.stale", side_effect=[False, False, True]):
+            self.assertEqual(a.backend.batch_get_v1(keys, indices), [True, True, False, False])
+        self.assertEqual(a.backend.batch_get_v1(keys, indices), [True] * 4)
 
     def test_other_pages_are_not_touched(self):
         for kind, layout in LAYOUTS:
@@ -598,16 +633,15 @@ class Refused(Case):
         with self.assertRaisesRegex(ValueError, "MambaPoolHost"):
             backend().register_mem_pool_host(MambaPoolHost())
         unified = self.here().host
-        for attribute, value in (
-            ("layout", "page_unified"),
-            ("dcp_size", 2),
-            ("kv_buffer", None),
-            ("_layer_shard_enabled", True),
+        for attribute, value, word in (
+            ("layout", "page_unified", "--hicache-mem-layout"),
+            ("dcp_size", 2, "dcp_size"),
+            ("kv_buffer", None, "no buffer of its own"),
+            ("_layer_shard_enabled", True, "sharded over ranks"),
         ):
-            spec = dict(pools.SPEC)
-            host = pools.pools(spec)[1]
+            host = pools.pools(pools.SPEC)[1]
             setattr(host, attribute, value)
-            with self.assertRaisesRegex(ValueError, "page_unified|dcp_size|buffer|sharded"):
+            with self.assertRaisesRegex(ValueError, word):
                 backend().register_mem_pool_host(host)
         made = backend()
         made.register_mem_pool_host(unified)

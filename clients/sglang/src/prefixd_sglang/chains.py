@@ -22,9 +22,7 @@ __all__ = ["ChainStore"]
 # Page i of the caller's from or to a slot: (i, slot as uint8).
 Copier = Callable[[int, np.ndarray], None]
 
-_WINDOW = 32  # pages stored by one lease: others find them while the rest is on its way
-_READ_SHARE = 4  # a lease that reads holds at most this part of the pool, so that others find room
-_WRITE_SHARE = 8  # and one that stores, whose pages may be needed to move down for the next ones
+_COMMIT = 32  # pages copied before they are committed: others find them while the rest is on its way
 _LOAD_SHARE = 0.75  # of the time left goes to loads from lower tiers, the rest to reading what came
 _TRIES = 3  # RESERVEs that may find no slot free, and rounds that may meet another's chain
 _PAUSE = 0.005  # seconds between those
@@ -46,13 +44,12 @@ class ChainStore(BlockStore):
         done = [0]
 
         def do(conn: Any, ns: Namespace, until: float) -> None:
-            window = max(1, len(ns.pool) // _READ_SHARE)
             while done[0] < len(keys):
                 before = done[0]
                 time_left = left(until)
                 lease = ns.match(
                     self.owner,
-                    digests=b"".join(keys[before : before + window]),
+                    digests=b"".join(keys[before:]),
                     island=True,
                     promote=True,
                     no_tail=True,
@@ -101,16 +98,13 @@ class ChainStore(BlockStore):
         stored = [False] * len(keys)
 
         def do(conn: Any, ns: Namespace, until: float) -> None:
-            window = max(1, min(_WINDOW, len(ns.pool) // _WRITE_SHARE))
             for _ in range(_TRIES):
                 # By bitmap, since the keys may lie in several chains of others, with holes between.
                 there = ns.probe(self.owner, digests=b"".join(keys), bitmap=True, deadline=left(until)).bitmap
                 stored[:] = [False] * len(keys) if there is None else there.tolist()
                 try:
-                    for first, end in _holes(stored, window):
+                    for first, end in _holes(stored):
                         before = keys[first - 1] if first else parent
-                        # Holds what is above, too: a chain that fills the pool ends there, as BUSY, and
-                        # does not push its own beginning out.
                         self._write(ns, keys, first, end, before, copy, stored, until)
                     return
                 except PrefixdError as error:
@@ -126,7 +120,11 @@ class ChainStore(BlockStore):
         self, ns: Namespace, keys: Sequence[bytes], first: int, end: int, parent: bytes, copy: Copier,
         stored: List[bool], until: float,
     ) -> None:  # fmt: skip
-        """Stores keys[first:end], of which none was there a moment ago, below the key before them."""
+        """Stores keys[first:end], of which none was there a moment ago, below the key before them.
+
+        The lease holds what is above, too: a chain that fills the pool ends there, as BUSY, and does not push
+        its own beginning out.
+        """
         lease = ns.match(
             self.owner,
             digests=b"".join(keys[first:end]),
@@ -139,7 +137,7 @@ class ChainStore(BlockStore):
             at = first + len(lease.slots)
             stored[first:at] = [True] * (at - first)
             while at < end:
-                got = _reserved(lease, end - at, until)
+                got = _reserved(lease, min(end - at, _COMMIT), until)
                 at = first + got.first
                 pool = lease.pool
                 for i, slot in enumerate(got.slots.tolist()):
@@ -175,13 +173,13 @@ def _reserved(lease: Lease, n: int, until: float) -> ReserveResult:
     raise AssertionError("the last try returns or raises")
 
 
-def _holes(stored: Sequence[bool], window: int) -> List[Tuple[int, int]]:
-    """(first, end) of the runs of keys that are not stored, cut into windows."""
+def _holes(stored: Sequence[bool]) -> List[Tuple[int, int]]:
+    """(first, end) of each run of keys that are not stored."""
     out: List[Tuple[int, int]] = []
     for i, there in enumerate(stored):
         if there:
             continue
-        if out and out[-1][1] == i and i - out[-1][0] < window:
+        if out and out[-1][1] == i:
             out[-1] = (out[-1][0], i + 1)
         else:
             out.append((i, i + 1))
