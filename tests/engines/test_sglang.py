@@ -103,11 +103,6 @@ class TwoProcesses(Case):
 
 
 class Chains(Case):
-    def stored(self):
-        return sum(
-            ns["blocks"] if "blocks" in ns else 0 for ns in self.daemon.ctl("status", "--json")["namespaces"]
-        )
-
     def test_exists_counts_leading_pages(self):
         a = self.here()
         run = pages(1, 20)
@@ -130,7 +125,9 @@ class Chains(Case):
         a, b = self.here(), self.there()
         run = pages(1, 300)
         self.assertEqual(a.backup(tokens(run)), 300)
+        self.assertEqual(self.daemon.ctl("pins", "--json")["pins"], [])
         self.assert_hit(WORKER.ask("prefetch", b, tokens=[run])["result"], 300)
+        self.assertEqual(self.daemon.ctl("pins", "--json")["pins"], [])
 
     def test_found_however_it_was_stored(self):
         """With and without what SGLang tells of the pages before, in every order: the same is found."""
@@ -411,8 +408,11 @@ class Robust(Case):
             backend.batch_get_v1(keys[:2] + ["no hash", keys[3]], indices), [True, True, False, False]
         )
         self.assertEqual(backend.batch_set_v1(["", "zz", "00", keys[0] + "00"], indices), no)
+        swapped = indices.clone()
+        swapped[1], swapped[2] = indices[2], indices[1]
         for wrong in (
             None,
+            swapped,
             indices[:-1],
             indices.flip(0),
             indices + 1,
