@@ -148,9 +148,22 @@ int cache_ready(struct cache *c, uint32_t *ret_tenant)
 	*ret_tenant = 0;
 	if (!c->options.tenant)
 		return 0; /* the first of the daemon's list */
+	/* A connection that has ended unnoticed shows it here: its ids are of no use. */
 	since = cache_now_us();
-	return cache_called(c, since, "HELLO",
-			    pfx_tenant(c->client, c->options.tenant, ret_tenant));
+	r = pfx_boot_id(c->client, c->tenant_boot);
+	if (!r)
+		r = pfx_tenant(c->client, c->options.tenant, ret_tenant);
+	return cache_called(c, since, "HELLO", r);
+}
+
+bool cache_tenant_holds(struct cache *c)
+{
+	uint8_t boot[16];
+	uint64_t since = cache_now_us();
+
+	return !c->options.tenant ||
+	       (cache_called(c, since, "HELLO", pfx_boot_id(c->client, boot)) == 0 &&
+		memcmp(boot, c->tenant_boot, sizeof(boot)) == 0);
 }
 
 void cache_answered(struct cache *c)

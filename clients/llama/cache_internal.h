@@ -19,6 +19,7 @@ struct cache {
 	pfx_namespace *ns;
 	uint64_t open_after_us;
 	uint8_t boot[16];
+	uint8_t tenant_boot[16]; /* the life in which the tenant was last looked up */
 	bool lost;  /* a call found nobody: leases of an earlier session may be held still */
 	bool renew; /* the daemon is another one: the old one's pool is mapped still */
 	uint32_t n_open;
@@ -50,6 +51,11 @@ void cache_note(struct cache *c, const char *what, const char *why);
 int cache_called(struct cache *c, uint64_t since, const char *what, int r);
 /* A connection, a namespace, a tenant.  Return: 0 or a status. */
 int cache_ready(struct cache *c, uint32_t *ret_tenant);
+/*
+ * After a call that named the tenant: an id is of one life of the daemon, and the call may have been
+ * asked again in another, where the id can be somebody else's.  False: give back what it gave.
+ */
+bool cache_tenant_holds(struct cache *c);
 /* After a call that was answered: was there another connection, or another daemon before? */
 void cache_answered(struct cache *c);
 

@@ -115,6 +115,11 @@ static void ask(struct cache_request *q, uint32_t tenant, const void *salt, size
 		return;
 	q->lease = m.lease;
 	take_reply(q, &m);
+	if (!cache_tenant_holds(c)) {
+		cache_note(c, "MATCH", "the daemon was restarted: the tenant is looked up again");
+		q->failed = true;
+		q->n_slots = 0;
+	}
 	cache_answered(c);
 }
 

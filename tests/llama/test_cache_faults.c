@@ -178,6 +178,42 @@ START_TEST(a_new_life_is_not_the_old_one)
 }
 END_TEST
 
+/* A tenant's number is of one life: the same number may be another's in the next. */
+START_TEST(a_tenant_is_looked_up_in_each_life)
+{
+	static const char *const before[] = { "--pool-blocks", "512",      "--tenant", "red=any",
+					      "--tenant",      "blue=any", NULL };
+	static const char *const after[] = { "--pool-blocks", "512",     "--tenant", "blue=any",
+					     "--tenant",      "red=any", NULL };
+	struct cache_options red = worker_usual, blue = worker_usual;
+	struct kit_context how = { .n_ctx = 1024,
+				   .type_k = GGML_TYPE_F16,
+				   .type_v = GGML_TYPE_F16 };
+	struct worker of_red, of_blue, another;
+	int32_t tokens[N];
+
+	red.tenant = "red";
+	blue.tenant = "blue";
+	worker_start(before);
+	worker_with(&of_red, worker_model, &how, &red, BLOCK);
+	kit_prompt(worker_model, 1, tokens, N);
+	ck_assert_uint_eq(worker_request(&of_red, tokens, N, NULL), 0);
+	ck_assert_int_ne(e2e_daemon_stop(&worker_daemon, SIGKILL), -1);
+	worker_start(after);
+	e2e_sleep_ms(250);
+	/* It has not noticed yet. */
+	ck_assert_uint_eq(worker_request(&of_red, tokens, N, NULL), 0);
+	worker_with(&of_blue, worker_model, &how, &blue, BLOCK);
+	ck_assert_uint_eq(worker_request(&of_blue, tokens, N, NULL), 0);
+	worker_with(&another, worker_model, &how, &red, BLOCK);
+	ck_assert_uint_eq(worker_request(&another, tokens, N, NULL), (N - 1) / BLOCK * BLOCK);
+	worker_free(&of_red);
+	worker_free(&of_blue);
+	worker_free(&another);
+	worker_expect_clean();
+}
+END_TEST
+
 static int mapped_pools(void)
 {
 	FILE *f = fopen("/proc/self/maps", "r");
@@ -369,6 +405,7 @@ int main(void)
 	tcase_add_test(t, without_a_daemon_all_is_computed);
 	tcase_add_test(t, a_killed_daemon_costs_the_hit);
 	tcase_add_test(t, a_new_life_is_not_the_old_one);
+	tcase_add_test(t, a_tenant_is_looked_up_in_each_life);
 	tcase_add_test(t, pools_of_old_lives_are_given_back);
 	tcase_add_test(t, a_lost_connection_leaves_no_lease);
 	tcase_add_test(t, a_frozen_daemon_costs_a_deadline);
