@@ -64,8 +64,8 @@ static void describe(struct cache *c)
 		(void)snprintf(c->dtype, sizeof(c->dtype), "%s", plain_dtype(s->type_k));
 	else
 		(void)snprintf(c->dtype, sizeof(c->dtype), "%s/%s", s->type_k, s->type_v);
-	(void)snprintf(c->layout, sizeof(c->layout), "llama-rows-1 k=%s/%u v=%s/%u", s->type_k,
-		       s->rot_k, s->type_v, s->rot_v);
+	(void)snprintf(c->layout, sizeof(c->layout), "llama-rows-1 k=%s/%u v=%s/%u%s", s->type_k,
+		       s->rot_k, s->type_v, s->rot_v, s->beyond ? " beyond" : "");
 	if (strlen(engine) < sizeof(c->engine)) {
 		(void)snprintf(c->engine, sizeof(c->engine), "%s", engine);
 		return;

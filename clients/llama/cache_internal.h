@@ -52,8 +52,8 @@ int cache_called(struct cache *c, uint64_t since, const char *what, int r);
 /* A connection, a namespace, a tenant.  Return: 0 or a status. */
 int cache_ready(struct cache *c, uint32_t *ret_tenant);
 /*
- * After a call that named the tenant: an id is of one life of the daemon, and the call may have been
- * asked again in another, where the id can be somebody else's.  False: give back what it gave.
+ * After a call that named the tenant: an id is of one life of the daemon, and the call may have
+ * been asked again in another, where the id can be another's.  False: what it gave is not ours.
  */
 bool cache_tenant_holds(struct cache *c);
 /* After a call that was answered: was there another connection, or another daemon before? */

@@ -141,6 +141,23 @@ static void type_name(const struct kvblob_rows *rows, uint32_t n, char ret[16])
 	say(ret, 16, "%s", name ? name : "unknown");
 }
 
+/*
+ * Models whose positions turn by one table in short contexts and by another in long ones (LongRoPE)
+ * choose by the length that the context was made with, not by what is in it.
+ */
+static int beyond_original(const struct llama_context *ctx, const struct llama_model *model)
+{
+	int32_t original = llama_model_n_ctx_train(model);
+	char arch[64], key[128], value[32];
+
+	if (llama_model_meta_val_str(model, "general.architecture", arch, sizeof(arch)) > 0) {
+		say(key, sizeof(key), "%s.rope.scaling.original_context_length", arch);
+		if (llama_model_meta_val_str(model, key, value, sizeof(value)) > 0)
+			original = (int32_t)strtol(value, NULL, 10);
+	}
+	return original < 0 || llama_n_ctx_seq(ctx) > (uint32_t)original;
+}
+
 /* kv_heads, head_dim, and whether K and V rows are those of kv_heads * head_dim plain numbers. */
 static void describe(struct kvstate *s, const struct llama_model *model)
 {
@@ -220,6 +237,7 @@ static int begin(struct kvstate *s, struct llama_context *ctx, char *why, size_t
 	if (r)
 		return r;
 	describe(s, model);
+	s->shape.beyond = beyond_original(ctx, model);
 	token = kvblob_token_bytes(&s->model);
 	if (!token || token > SIZE_MAX / 4 / s->shape.block_tokens) {
 		say(why, why_len, "a block of %u tokens is too large", s->shape.block_tokens);

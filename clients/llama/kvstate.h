@@ -37,6 +37,7 @@ struct kvstate_shape {
 	uint64_t block_bytes; /* K and V rows of all layers for block_tokens tokens */
 	uint32_t kv_heads, head_dim;
 	uint32_t rot_k, rot_v;       /* width of the rotation of quantized K and V; 0: none */
+	int beyond;                  /* 1: the context is longer than the model's original one */
 	int plain;                   /* 1: block_bytes follows from the five numbers and the type */
 	char type_k[16], type_v[16]; /* ggml's names: f16, q8_0 ...; "mixed" by layer */
 };

@@ -179,6 +179,10 @@ def put_settings(model: Model, options: argparse.Namespace, vocabulary: int) -> 
     model.set("attention.value_length", options.head_dim)
     model.set("rope.dimension_count", options.head_dim)
     model.set("rope.freq_base", options.rope_base)
+    if options.long_rope:
+        # Positions turn by one table up to that many tokens of context, by another beyond.
+        model.set("rope.scaling.type", "longrope")
+        model.set("rope.scaling.original_context_length", options.long_rope)
     if options.arch == "gemma3":
         model.set("attention.sliding_window", options.window)
     if options.arch == "qwen2vl":
@@ -194,6 +198,9 @@ def build(options: argparse.Namespace) -> Model:
     model.weights("token_embd.weight", [options.width, vocabulary], 1.0)
     model.numbers("output_norm.weight", [options.width])
     model.weights("output.weight", [options.width, vocabulary], options.width ** -0.5)
+    if options.long_rope:
+        model.numbers("rope_factors_long.weight", [options.head_dim // 2], 4.0)
+        model.numbers("rope_factors_short.weight", [options.head_dim // 2], 1.0)
     for layer in range(options.layers):
         if options.arch == "mamba":
             put_state_space(model, options, f"blk.{layer}.")
@@ -208,7 +215,7 @@ def main() -> None:
     parser.add_argument("--arch", default="llama", choices=["llama", "gemma3", "qwen2vl", "mamba"])
     parser.add_argument("--seed", type=int, default=1)
     for name, value in (("layers", 3), ("width", 256), ("heads", 4), ("kv-heads", 2), ("head-dim", 64),
-                        ("inner", 512), ("context", 16384), ("window", 32)):
+                        ("inner", 512), ("context", 16384), ("window", 32), ("long-rope", 0)):
         parser.add_argument("--" + name, type=int, default=value)
     parser.add_argument("--rope-base", type=float, default=10000.0)
     options = parser.parse_args()

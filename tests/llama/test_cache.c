@@ -101,9 +101,9 @@ struct variant {
 	struct cache_options options;
 	uint32_t block_tokens;
 };
-#define N_VARIANTS 11
+#define N_VARIANTS 13
 
-static void variant(struct variant *v, int i, char digest[3][33], char *engine)
+static void variant(struct variant *v, int i, char digest[4][33], char *engine)
 {
 	*v = (struct variant){
 		.model = "gqa",
@@ -144,6 +144,12 @@ static void variant(struct variant *v, int i, char digest[3][33], char *engine)
 	case 10:
 		v->options.model = "another name";
 		break;
+	case 11:
+	case 12: /* the same file and tokens; how positions turn depends on the context's length */
+		v->model = "longrope";
+		v->options.revision = digest[3];
+		v->how.n_ctx = i == 11 ? 1024 : 2048;
+		break;
 	default:
 		break;
 	}
@@ -152,12 +158,12 @@ static void variant(struct variant *v, int i, char digest[3][33], char *engine)
 /* Everything that must agree: with all equal there is a hit, with one of them different none. */
 START_TEST(nothing_is_shared_by_mistake)
 {
-	static const char *const models[] = { "gqa", "other", "rope" };
-	char digest[3][33], path[512], engine[80];
+	static const char *const models[] = { "gqa", "other", "rope", "longrope" };
+	char digest[4][33], path[512], engine[80];
 	int32_t tokens[N];
 
 	ck_assert_int_eq(setenv("XDG_CACHE_HOME", worker_daemon.dir, 1), 0);
-	for (int i = 0; i < 3; i++)
+	for (int i = 0; i < 4; i++)
 		ck_assert_int_eq(
 			cache_digest_file(kit_model_path(models[i], path, sizeof(path)), digest[i]),
 			0);
