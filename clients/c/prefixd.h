@@ -91,7 +91,7 @@ typedef struct {
 	int copies;           /* 1: this worker copies blocks out before use (leases revocable) */
 } pfx_connect_options;
 
-/* Sets *ret_client but on PFX_NO_MEMORY, PFX_ARGUMENT; with PFX_GONE it connects when first used. */
+/* Sets *ret_client but on PFX_NO_MEMORY, PFX_ARGUMENT; with PFX_GONE it connects when used. */
 PFX_API int pfx_connect(const pfx_connect_options *options, pfx_client **ret_client);
 /* Ends the session and the mappings; accepts NULL.  Leases that are still held keep their blocks
  * from eviction until this process ends: release them before. */
