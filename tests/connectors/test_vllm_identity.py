@@ -55,6 +55,10 @@ def engine(**changes):
 
 
 DELETED = object()
+# Positions that turn by one table or another, by the longest request that the engine takes.
+LONG_ROPE = SimpleNamespace(
+    to_dict=lambda: {"text_config": {"rope_scaling": {"rope_type": "longrope", "long_factor": [2.0]}}}
+)
 SAID = {"tp_rank": 0, "version": "0.32.0", "machine": "cpu AVX512 amx=0"}
 
 
@@ -68,6 +72,8 @@ DIFFERENT = {
     "revision": {"model_config__revision": COMMIT[::-1]},
     "a revision that is said": {"said": {"revision": "mine"}},
     "rope scaling": {"model_config__hf_config": SimpleNamespace(to_dict=lambda: {"rope_theta": 5e5})},
+    "tables by length": {"model_config__hf_config": LONG_ROPE, "model_config__max_model_len": 4096},
+    "tables by length, longer": {"model_config__hf_config": LONG_ROPE, "model_config__max_model_len": 8192},
     "weights quantized on loading": {"model_config__quantization": "fp8"},
     "type it computes in": {"model_config__dtype": "torch.float16"},
     "type of K/V": {"spec__dtype": "torch.float16"},
@@ -91,6 +97,7 @@ SAME = {
         )
     },
     "how weights are read": {"load_config__load_format": "safetensors"},
+    "the longest request": {"model_config__max_model_len": 8192},
 }
 
 

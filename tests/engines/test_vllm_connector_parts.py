@@ -481,6 +481,33 @@ class Working(Live):
         self.assertEqual(self.status()["counters"]["committed_blocks"], 1)
         self.assertTrue(until(lambda: self.leases() == 0))
 
+    def test_after_a_reset_nothing_computed_before_is_saved(self):
+        """A save that waits in the queue would name what old weights computed as the new ones' work."""
+        a = self.worker(fakes.tensors(seed=1), settings={"save_deadline_ms": 10_000})
+        other = fakes.options(revision="after the reset")
+        os.kill(self.daemon.process.pid, signal.SIGSTOP)
+        saves = [Save(f"r{i}", 0, fakes.digests(f"s{i}", 3), [3 * i, 3 * i + 1, 3 * i + 2]) for i in range(2)]
+        a.save(Meta(saves=saves, delayed={"r0", "r1"}))
+        time.sleep(0.05)  # the first one asks the daemon, the second is behind it
+        a.options(Meta(options=[other]))
+        os.kill(self.daemon.process.pid, signal.SIGCONT)
+        meta, told = Meta(delayed={"r0", "r1"}), set()
+        self.assertTrue(until(lambda: told.update(a.results(meta, ())[0]) or told == {"r0", "r1"}))
+        self.assertTrue(until(lambda: a._link.session is not None), self.log.lines)
+        self.save(a, "behind", [1], req_id="later")
+        self.assertEqual(self.status()["counters"]["committed_blocks"], 1)
+        with connected(self.daemon) as client:
+            space = client.open(other)
+            self.assertEqual(space.probe(fakes.OWNER, digests=fakes.digests("behind", 1)).n_device, 1)
+            self.assertEqual(space.probe(fakes.OWNER, digests=fakes.digests("s1", 3)).n_device, 0)
+
+    def test_a_thread_that_cannot_be_had_keeps_no_blocks(self):
+        a = self.worker(fakes.tensors(seed=1))
+        a._start = lambda: (_ for _ in ()).throw(RuntimeError("can't start new thread"))
+        meta = Meta(saves=[Save("r", 0, fakes.digests("a", 3), [1, 2, 3])], delayed={"r"})
+        self.assertRaises(RuntimeError, a.save, meta)
+        self.assertEqual(a.results(meta, {"r"})[0], {"r"})
+
     def test_without_a_daemon_saves_end_and_blocks_become_free(self):
         a = self.worker(fakes.tensors(seed=1))
         self.daemon.kill()

@@ -147,13 +147,24 @@ def variant_of(model_config: Any) -> str:
     """
     hf_config = _get(model_config, "hf_config", "revision")
     plain = hf_config.to_dict() if hasattr(hf_config, "to_dict") else dict(vars(hf_config))
-    what = {
+    what: dict[str, Any] = {
         "config": {key: value for key, value in plain.items() if key not in _NOT_MODEL},
         "quantization": _text_of(getattr(model_config, "quantization", None)),
         "compute": dtype_name(_get(model_config, "dtype", "dtype")),
     }
-    text = json.dumps(_plain(what), sort_keys=True)
+    what = _plain(what)
+    if _holds(what["config"], "long_factor"):
+        # LongRoPE: which table turns K, the short or the long one, follows from the engine's longest request.
+        what["longest"] = int(_get(model_config, "max_model_len", "revision"))
+    text = json.dumps(what, sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=8, person=b"prefixd-variant").hexdigest()
+
+
+def _holds(config: Any, key: str) -> bool:
+    """Whether the key is anywhere in a configuration: that of a text model may lie in another one."""
+    if isinstance(config, dict):
+        return key in config or any(_holds(one, key) for one in config.values())
+    return isinstance(config, list) and any(_holds(one, key) for one in config)
 
 
 def _adapter(vllm_config: Any, given: str) -> str:

@@ -52,6 +52,7 @@ class WorkerSide:
         self._settings, self._link, self._owner, self._pages, self._say = settings, link, owner, pages, say
         self._rank, self._writable = rank, writable  # by role; the session may be read-only besides
         self._lock = threading.Lock()
+        self._options: Any = None  # of the namespace that was asked for last
         self._paths: Dict[str, _Path] = {}
         self._delayed: Set[str] = set()
         self._received: Set[str] = set()
@@ -64,8 +65,15 @@ class WorkerSide:
     # ---- what the engine's thread calls ----
 
     def options(self, meta: Meta) -> None:
-        if meta.options:
-            self._link.want([meta.options[self._rank]])
+        """Takes the namespace to use.  With another one than before, what was computed before is not saved."""
+        if not meta.options:
+            return
+        mine = meta.options[self._rank]
+        if self._options is not None and self._options != mine:
+            for req_id in list(self._paths):
+                self._cancel(req_id)
+        self._options = mine
+        self._link.want([mine])
 
     def preempted(self, meta: Meta) -> None:
         """Returns when nothing reads these requests' blocks any more: at most one copy later."""
@@ -91,11 +99,11 @@ class WorkerSide:
                 path = self._paths[job.req_id] = _Path()
             if path is None or len(path.keys) != job.start:
                 continue  # told out of order: this request is not saved further
+            self._start()  # before anything waits for the thread
             path.keys.extend(job.keys)
             path.blocks.extend(job.blocks)
             with self._lock:
                 path.waiting += 1
-            self._start()
             self._save_jobs.put((path, len(path.keys), time.monotonic()))
 
     def results(self, meta: Optional[Meta], finished: Iterable[str]) -> Tuple[Set[str], Set[str]]:
@@ -139,11 +147,11 @@ class WorkerSide:
         self._link.close()
 
     def _start(self) -> None:
-        if not self._threads:
-            for name, run in (("prefixd-load", self._run_loads), ("prefixd-save", self._run_saves)):
-                thread = threading.Thread(target=run, name=name, daemon=True)
-                thread.start()
-                self._threads.append(thread)
+        runs = (("prefixd-load", self._run_loads), ("prefixd-save", self._run_saves))
+        for name, run in runs[len(self._threads) :]:
+            thread = threading.Thread(target=run, name=name, daemon=True)
+            thread.start()
+            self._threads.append(thread)
 
     def _cancel(self, req_id: str) -> None:
         path = self._paths.pop(req_id, None)
