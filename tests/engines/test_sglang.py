@@ -168,9 +168,11 @@ class Chains(Case):
         self.assert_hit(b.prefetch(tokens(run)), 12)
 
     def test_another_stores_the_same_elsewhere_meanwhile(self):
-        """While one copies, the other stores a page of the same run as the start of a chain: both get all."""
+        """While one copies, the other stores pages of the same run below another page: both get all."""
         a, b = self.here(), self.here()
-        run = pages(1, 12)
+        run, elsewhere = pages(1, 12), tokens(pages(2, 1))
+        self.assertEqual(b.backup(elsewhere), 1)
+        below = HiCacheStorageExtraInfo(prefix_keys=self.keys(b, pages(2, 1)))
         keys, theirs = self.keys(a, run), b.host.alloc(2 * PAGE)
         for i in (0, 1):
             pools.write_page(b.host, b.spec, int(theirs[i * PAGE]), keys[5 + i])
@@ -178,7 +180,7 @@ class Chains(Case):
 
         def interrupted(start, slot):
             if not meanwhile:
-                meanwhile.append(b.backend.batch_set_v1(keys[5:7], theirs))
+                meanwhile.append(b.backend.batch_set_v1(keys[5:7], theirs, below))
             store(start, slot)
 
         a.backend._pages.store = interrupted
@@ -293,6 +295,17 @@ class Outages(Case):
         self.until(lambda: a.backup(run) == 10)
         self.assert_hit(a.prefetch(run), 10)
         self.assert_alive(a)
+
+    def test_calls_have_the_deadlines_that_were_set(self):
+        a = self.here({"deadline": 0.5, "probe_deadline": 0.2})
+        keys, indices = self.keys(a, pages(1, 2)), a.host.alloc(2 * PAGE)
+        with unittest.mock.patch("prefixd.blockstore.BlockStore._run", return_value=None) as asked:
+            a.backend.batch_exists(keys)
+            a.backend.batch_get_v1(keys, indices)
+            a.backend.batch_set_v1(keys, indices)
+        own = a.backend._store.deadline
+        given = [call.args[1] if call.args[1] is not None else own for call in asked.call_args_list]
+        self.assertEqual(given, [0.2, 0.5, 0.5])
 
     def test_stopped_daemon_costs_the_deadline_and_nothing_else(self):
         a = self.here({"deadline": 0.5, "probe_deadline": 0.2})
