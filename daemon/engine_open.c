@@ -341,12 +341,13 @@ static bool group_slots(struct prefixd_engine *e, struct prefixd_request *rq, ui
 	if (n == 0)
 		n = radix_min_u64(left / stride, 1u << 30);
 	if (n == 0 || n > left / stride) {
-		prefixd_refuse(e, rq, PROTO_STATUS_NO_BUDGET, "block_bytes",
-			       "a pool of %llu blocks of %llu bytes needs %llu bytes, but %llu of "
-			       "%llu bytes are left; raise pool-bytes or lower pool-blocks",
-			       (unsigned long long)(n ? n : 1), (unsigned long long)block_bytes,
-			       (unsigned long long)((n ? n : 1) * stride), (unsigned long long)left,
-			       (unsigned long long)e->config.pool_bytes);
+		prefixd_refuse(
+			e, rq, PROTO_STATUS_NO_BUDGET, "block_bytes",
+			"a pool of %llu blocks of %llu bytes needs %llu bytes, but %llu of "
+			"%llu bytes are left by other pools; raise pool-bytes or set pool-blocks",
+			(unsigned long long)(n ? n : 1), (unsigned long long)block_bytes,
+			(unsigned long long)((n ? n : 1) * stride), (unsigned long long)left,
+			(unsigned long long)e->config.pool_bytes);
 		return false;
 	}
 	*ret_slots = (uint32_t)n;

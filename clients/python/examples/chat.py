@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """A conversation of several turns with an OpenAI-compatible server, and what its cache saved.
 
-    chat.py --url http://127.0.0.1:8081 --other http://127.0.0.1:8082
+    python3 chat.py --url http://127.0.0.1:8081 --other http://127.0.0.1:8082
 
 Each turn sends all that was said before; with a shared cache only the last message is computed, whichever
 worker gets it.  With --other the turns go to the two servers in turn: the second one never saw what the
@@ -14,7 +14,7 @@ import argparse
 import sys
 from typing import List
 
-from completions import Comparison, Message, ServerError, comparison, fail, options
+from completions import Comparison, Message, ServerError, comparison, fail, options, positive
 from documents import documents
 
 # What the assistant is to know: it makes the system prompt as long as those of real assistants are.
@@ -34,7 +34,7 @@ _TURNS = (
 def main() -> int:
     parser = options("hold a conversation, with and without the server's prompt cache")
     parser.add_argument("--other", default="", help="a second server, asked in every second turn")
-    parser.add_argument("--turns", type=int, default=6, help="how many (default: %(default)s)")
+    parser.add_argument("--turns", type=positive, default=6, help="how many (default: %(default)s)")
     parser.add_argument(
         "--say", action="append", default=[], help="a message of your own; may be given again"
     )

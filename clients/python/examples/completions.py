@@ -88,10 +88,29 @@ class Server:
         finally:
             connection.close()
 
+    def wait(self, seconds: float = 60.0) -> None:
+        """While it answers 503, as until its model is loaded; 3 s for it to be there at all."""
+        start = time.monotonic()
+        while True:
+            limit = seconds
+            connection = self._kind(self._host, self._port, timeout=10)
+            try:
+                connection.request("GET", self._path + "/models", headers=self._headers())
+                if connection.getresponse().status != 503:
+                    return
+            except (OSError, http.client.HTTPException):
+                limit = min(seconds, 3.0)  # then the first request says what is wrong
+            finally:
+                connection.close()
+            if time.monotonic() - start > limit:
+                return
+            time.sleep(0.3)
+
+    def _headers(self) -> Dict[str, str]:
+        return {"Authorization": f"Bearer {self.key}"} if self.key else {}
+
     def _ask(self, connection: http.client.HTTPConnection, path: str, body: Dict[str, Any]) -> Answer:
-        headers = {"Content-Type": "application/json"}
-        if self.key:
-            headers["Authorization"] = f"Bearer {self.key}"
+        headers = {"Content-Type": "application/json", **self._headers()}
         started = time.monotonic()
         connection.request("POST", path, json.dumps(body), headers)
         response = connection.getresponse()
@@ -211,7 +230,9 @@ def options(about: str) -> argparse.ArgumentParser:
     )
     parser.add_argument("--model", default="", help="name that the server wants, if it wants one")
     parser.add_argument("--key", default="", help="sent as bearer token, if the server wants one")
-    parser.add_argument("--max-tokens", type=int, default=32, help="of one answer (default: %(default)s)")
+    parser.add_argument(
+        "--max-tokens", type=positive, default=32, help="of one answer (default: %(default)s)"
+    )
     parser.add_argument("--no-compare", action="store_true", help="ask with the cache only")
     return parser
 
@@ -220,7 +241,16 @@ def comparison(args: argparse.Namespace) -> Comparison:
     server = Server(
         args.url, endpoint=args.endpoint, model=args.model, key=args.key, max_tokens=args.max_tokens
     )
+    server.wait()
     return Comparison(server, alone=args.no_compare)
+
+
+def positive(text: str) -> int:
+    """For argparse: a number that is at least 1."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{number} is too few: 1 or more")
+    return number
 
 
 def fail(error: ServerError) -> int:

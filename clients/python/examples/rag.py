@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Questions about a fixed set of documents, asked of an OpenAI-compatible server, and what its cache saved.
 
-    rag.py --url http://127.0.0.1:8081
+    python3 rag.py --url http://127.0.0.1:8081
 
 Each question is put behind the documents that fit it best, in an order that does not depend on the
 question.  That is what makes prompts begin alike: system prompt, documents, and only then what differs.
@@ -16,7 +16,7 @@ import re
 import sys
 from typing import Dict, List, Sequence
 
-from completions import Message, ServerError, comparison, fail, options
+from completions import Message, ServerError, comparison, fail, options, positive
 from documents import Document, documents, questions, system_prompt
 
 
@@ -54,7 +54,7 @@ def prompt(chosen: Sequence[Document], question: str) -> List[Message]:
 
 def main() -> int:
     parser = options("ask questions about documents, with and without the server's prompt cache")
-    parser.add_argument("--questions", type=int, default=100, help="how many (default: %(default)s)")
+    parser.add_argument("--questions", type=positive, default=100, help="how many (default: %(default)s)")
     parser.add_argument("--documents", type=int, default=2, help="in each prompt (default: %(default)s)")
     parser.add_argument("--answers", action="store_true", help="print what was answered and what is right")
     args = parser.parse_args()
