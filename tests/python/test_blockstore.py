@@ -736,6 +736,31 @@ class Losing(WithDaemon):
             self.assertEqual(again.n, 4)
         self.clean()
 
+    def test_a_connection_that_breaks_holds_nothing_though_that_is_first_said_in_vain(self):
+        keys = path("a", 4)
+        self.store.insert(keys, 0, [block(k) for k in keys])
+        hit = self.store.lookup(keys)
+        client = self.store._connections._all[0].client
+        asked, quiesced = [], client.quiesced
+
+        def late_once(**options):
+            asked.append(options)
+            if len(asked) == 1:
+                raise prefixd.PrefixdError(prefixd.Status.DEADLINE, "no answer before the deadline")
+            return quiesced(**options)
+
+        client.quiesced = late_once
+        client._link._socket.shutdown(socket.SHUT_RDWR)
+        # The call that met the loss has its answer all the same.
+        self.assertEqual(self.store.contains(keys), [True] * 4)
+        self.assertEqual(self.daemon.ctl("pins", "--json")["total"], 1)
+        self.assertEqual(self.store.contains(keys), [True] * 4)
+        self.assertTrue(eventually(lambda: self.daemon.ctl("pins", "--json")["total"] == 0))
+        self.assertEqual(self.store.contains(keys), [True] * 4)
+        self.assertEqual(len(asked), 2)
+        self.assertFalse(hit.read(0, room()[0]))
+        self.clean()
+
     def test_a_daemon_that_hangs_costs_its_deadline_a_few_times(self):
         keys = path("a", 4)
         one = store(self.daemon, deadline=0.1, retry_every=1.0)

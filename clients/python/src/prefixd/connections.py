@@ -96,6 +96,7 @@ class Connection:
         self.hits: weakref.WeakSet[Hit] = weakref.WeakSet()
         self._life = 0
         self._boot = b""
+        self._owed = False  # the daemon has yet to hear that nobody reads what a lost connection held
 
     def give_up(self) -> None:
         """The end of a use: releases what was left to be released, then the lock.  Does not wait."""
@@ -135,12 +136,20 @@ class Connection:
         them any more.
         """
         ns = self.ns
-        if ns is None or self._life == ns.life:
+        if ns is None or (self._life == ns.life and not self._owed):
             return
-        same = self._life and self._boot == self.client.boot
-        self._life, self._boot = ns.life, self.client.boot
-        if same:
+        if self._life != ns.life:
+            # What an earlier loss left behind is owed still, unless the daemon is another one.
+            same = self._life and self._boot == self.client.boot
+            self._owed = bool(same)
+            self._life, self._boot = ns.life, self.client.boot
+        if not self._owed:
+            return
+        try:
             self.client.quiesced(deadline=left(until))
+        except (PrefixdError, Late):
+            return  # what the call was made for is done; the next one says it again
+        self._owed = False
 
 
 class Connections:
