@@ -3,9 +3,11 @@
  *
  * Reading 40 GB takes longer than all else at a worker's start, so a digest is remembered under
  * what changes when the file does: device, inode, size, and the times of the last change of its
- * bytes and of its inode.  The latter cannot be set back by the owner of the file.  What is
- * remembered lies in a file of its own, 0600, written beside and renamed, so that a reader sees all
- * or nothing.  XXH3 finds accidents; it is no proof against a file made to collide.
+ * bytes and of its inode.  The latter cannot be set back by the owner of the file, but two changes
+ * within one tick of a file system's clock have the same: a file that changed a moment ago is not
+ * remembered.  What is remembered lies in a file of its own, 0600, written beside and renamed, so
+ * that a reader sees all or nothing; one that others could have written is not believed.  XXH3
+ * finds accidents; it is no proof against a file made to collide.
  */
 #define XXH_INLINE_ALL
 #include "clients/llama/cache.h"
@@ -16,11 +18,13 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 #include <xxhash.h>
 
 #define HEX        32
 #define PART_BYTES ((size_t)1 << 20)
+#define TICK       2 /* seconds; the coarsest clock of a file system that is in use */
 
 static void to_hex(XXH128_hash_t hash, char ret[HEX + 1])
 {
@@ -64,10 +68,12 @@ static bool recall(const char *entry, char ret[HEX + 1])
 {
 	FILE *f = fopen(entry, "re");
 	bool ok = false;
+	struct stat st;
 
 	if (!f)
 		return false;
-	if (fread(ret, 1, HEX, f) == HEX && fgetc(f) == '\n' && fgetc(f) == EOF) {
+	if (fstat(fileno(f), &st) == 0 && st.st_uid == geteuid() && !(st.st_mode & 022) &&
+	    fread(ret, 1, HEX, f) == HEX && fgetc(f) == '\n' && fgetc(f) == EOF) {
 		ret[HEX] = 0;
 		ok = strspn(ret, "0123456789abcdef") == HEX;
 	}
@@ -139,11 +145,20 @@ static bool same_times(const struct stat *a, const struct stat *b)
 	       a->st_ctim.tv_nsec == b->st_ctim.tv_nsec;
 }
 
+/* Whether a further change would show in the times of the file. */
+static bool settled(const struct stat *st)
+{
+	struct timespec now;
+
+	(void)clock_gettime(CLOCK_REALTIME, &now); /* cannot fail for this clock */
+	return st->st_ctim.tv_sec + TICK < now.tv_sec && st->st_mtim.tv_sec + TICK < now.tv_sec;
+}
+
 static int digest_one(const char *path, char ret[HEX + 1])
 {
 	struct stat before, after;
 	char entry[4096];
-	bool known;
+	bool known, old;
 	int fd = open(path, O_RDONLY | O_CLOEXEC), r = 0;
 
 	if (fd < 0)
@@ -156,13 +171,14 @@ static int digest_one(const char *path, char ret[HEX + 1])
 		(void)close(fd);
 		return r;
 	}
+	old = settled(&before); /* before it is read: what changes after that shows */
 	known = entry_path(&before, entry, sizeof(entry));
 	if (!known || !recall(entry, ret)) {
 		r = digest_fd(fd, ret);
 		/* A file that changed meanwhile has no one content. */
 		if (r == 0 && (fstat(fd, &after) || !same_times(&before, &after)))
 			r = -EAGAIN;
-		if (r == 0 && known)
+		if (r == 0 && known && old)
 			remember(entry, ret);
 	}
 	(void)close(fd);
