@@ -17,6 +17,8 @@
 #define AGAIN_US   200000ull   /* between attempts at a daemon that is away */
 #define WARM_US    10000000ull /* for a pool to be made, at a worker's start */
 #define REFUSED_US 5000000ull  /* at one that refuses the namespace */
+#define LATE_MAX   3u          /* late answers in a row, then it is not asked */
+#define QUIET_US   1000000ull  /* for so long */
 
 uint64_t cache_now_us(void)
 {
@@ -42,6 +44,10 @@ int cache_called(struct cache *c, uint64_t since, const char *what, int r)
 		    r == PFX_UNKNOWN_LEASE)
 			c->lost = true;
 	}
+	if (r != PFX_DEADLINE)
+		c->n_late = 0;
+	else if (++c->n_late >= LATE_MAX)
+		c->quiet_until_us = cache_now_us() + QUIET_US;
 	return r;
 }
 
@@ -126,6 +132,9 @@ int cache_ready(struct cache *c, uint32_t *ret_tenant)
 	uint64_t since = cache_now_us();
 	int r = 0;
 
+	/* One thread serves all slots: each would wait whenever one asks a daemon that hangs. */
+	if (since < c->quiet_until_us)
+		return PFX_DEADLINE;
 	if (c->renew && !c->n_open) {
 		pfx_close(c->client);
 		c->client = NULL;
@@ -214,7 +223,7 @@ static void warm(struct cache *c)
 	int r;
 
 	for (;;) {
-		c->open_after_us = 0;
+		c->open_after_us = c->quiet_until_us = 0;
 		r = cache_ready(c, &tenant);
 		there |= cache_now_us() - since >= 500ull * c->options.deadline_ms;
 		if ((r != PFX_DEADLINE && r != PFX_GONE) || !there ||

@@ -23,6 +23,8 @@ struct cache {
 	bool lost;  /* a call found nobody: leases of an earlier session may be held still */
 	bool renew; /* the daemon is another one: the old one's pool is mapped still */
 	uint32_t n_open;
+	uint32_t n_late;         /* calls in a row that the daemon did not answer in time */
+	uint64_t quiet_until_us; /* it was late too often: it is not asked before */
 	struct cache_counters counters;
 	char problem[256];
 	void *run[CACHE_RUN_MAX];

@@ -130,6 +130,11 @@ static int load_slot(struct engine *engine, struct engine_slot *slot,
 	return 0;
 }
 
+/* As prefixd tells them apart. */
+struct weights {
+	char revision[33], adapter[64];
+};
+
 /* The adapter as prefixd tells it apart: its bytes, and how strongly it is applied. */
 static int adapter_name(const struct engine_options *o, char *ret, size_t len)
 {
@@ -145,23 +150,41 @@ static int adapter_name(const struct engine_options *o, char *ret, size_t len)
 	return r;
 }
 
-/* 0, also when the worker will do without; -ENOMEM. */
-static int load_cache(struct engine *engine, const struct llama_context_params *params)
+/* Which weights: of the model's file and the adapter's, as they are now.  0; negative errno. */
+static int name_weights(const struct engine_options *o, struct weights *ret)
+{
+	int r = cache_digest_file(o->model_path, ret->revision);
+
+	return r ? r : adapter_name(o, ret->adapter, sizeof(ret->adapter));
+}
+
+static bool cache_wanted(const struct engine_options *o)
+{
+	return !o->socket || strcmp(o->socket, "off") != 0;
+}
+
+/*
+ * `before`: the weights' names before they were loaded; what is read between two equal names has that
+ * name.  0, also when the worker will do without; -ENOMEM.
+ */
+static int load_cache(struct engine *engine, const struct llama_context_params *params,
+		      const struct weights *before)
 {
 	const struct engine_options *o = &engine->options;
-	char why[256], revision[33], adapter[64], settings[KVSTATE_SETTINGS];
+	char why[256], settings[KVSTATE_SETTINGS];
+	struct weights after;
 	struct cache_options options = { .socket = o->socket,
 					 .tenant = o->tenant,
 					 .model = o->model_name,
-					 .revision = revision,
-					 .adapter = adapter,
+					 .revision = after.revision,
+					 .adapter = after.adapter,
 					 .engine = settings,
 					 .deadline_ms = o->cache_deadline_ms,
 					 .load_ms = o->cache_load_ms,
 					 .wait_ms = o->cache_wait_ms };
 	int r;
 
-	if (o->socket && strcmp(o->socket, "off") == 0)
+	if (!cache_wanted(o))
 		return 0;
 	if (!kvstate_check_library(why, sizeof(why))) {
 		say("prefixd is not used: %s", why);
@@ -173,15 +196,17 @@ static int load_cache(struct engine *engine, const struct llama_context_params *
 		return 0;
 	}
 	if (r == 0)
-		r = cache_digest_file(o->model_path, revision);
-	if (r == 0)
-		r = adapter_name(o, adapter, sizeof(adapter));
+		r = name_weights(o, &after);
 	if (r < 0 && r != -ENOMEM) {
 		say("prefixd is not used: a model file cannot be read: %s", strerror(-r));
 		return 0;
 	}
 	if (r < 0)
 		return r;
+	if (strcmp(before->revision, after.revision) || strcmp(before->adapter, after.adapter)) {
+		say("prefixd is not used: a model file was changed while it was loaded");
+		return 0;
+	}
 	kvstate_settings(params, settings, sizeof(settings));
 	r = cache_new(&options, engine->state, &engine->cache);
 	if (r < 0 && r != -ENOMEM) {
@@ -195,9 +220,12 @@ int engine_load(struct engine *engine, char *why, size_t why_len)
 {
 	const struct engine_options *o = &engine->options;
 	struct llama_context_params params;
+	struct weights weights = { 0 };
 	struct engine_slot *slots;
 	int r;
 
+	if (cache_wanted(o))
+		(void)name_weights(o, &weights); /* what cannot be read is said after loading */
 	llama_log_set(on_log, engine);
 	params = llama_context_default_params();
 	r = type_find("--type-k", o->type_k, &params.type_k, why, why_len);
@@ -229,7 +257,7 @@ int engine_load(struct engine *engine, char *why, size_t why_len)
 			return r;
 	}
 	snprintf(why, why_len, "out of memory");
-	return load_cache(engine, &params);
+	return load_cache(engine, &params, &weights);
 }
 
 void engine_unload(struct engine *engine)

@@ -331,6 +331,37 @@ START_TEST(a_frozen_daemon_costs_a_deadline)
 }
 END_TEST
 
+/* Three late answers in a row, and a daemon that hangs costs no request anything for a while. */
+START_TEST(a_daemon_that_hangs_is_left_alone)
+{
+	struct kit_context how = { .n_ctx = 1024,
+				   .type_k = GGML_TYPE_F16,
+				   .type_v = GGML_TYPE_F16 };
+	struct cache_options hasty = worker_usual;
+	int32_t tokens[N];
+	uint64_t spent;
+	struct worker w;
+
+	hasty.deadline_ms = 50;
+	worker_start(large);
+	worker_with(&w, worker_model, &how, &hasty, BLOCK);
+	kit_prompt(worker_model, 1, tokens, N);
+	ck_assert_uint_eq(worker_request(&w, tokens, N, NULL), 0);
+	ck_assert_int_eq(kill(worker_daemon.pid, SIGSTOP), 0);
+	for (int i = 0; i < 3; i++)
+		ck_assert_uint_eq(worker_request(&w, tokens, N, NULL), 0);
+	spent = worker_counters(&w).daemon_us;
+	ck_assert_uint_eq(worker_request(&w, tokens, N, NULL), 0);
+	ck_assert_uint_eq(worker_counters(&w).daemon_us, spent);
+	ck_assert_int_eq(kill(worker_daemon.pid, SIGCONT), 0);
+	e2e_sleep_ms(1200);
+	(void)worker_request(&w, tokens, N, NULL); /* gives back what the late answers held */
+	ck_assert_uint_eq(worker_request(&w, tokens, N, NULL), (N - 1) / BLOCK * BLOCK);
+	worker_expect_clean();
+	worker_free(&w);
+}
+END_TEST
+
 /* A pool that is not ready when a worker starts: the first request has it all the same. */
 START_TEST(a_slow_start_is_waited_for)
 {
@@ -409,6 +440,7 @@ int main(void)
 	tcase_add_test(t, pools_of_old_lives_are_given_back);
 	tcase_add_test(t, a_lost_connection_leaves_no_lease);
 	tcase_add_test(t, a_frozen_daemon_costs_a_deadline);
+	tcase_add_test(t, a_daemon_that_hangs_is_left_alone);
 	tcase_add_test(t, a_slow_start_is_waited_for);
 	tcase_add_test(t, aborted_requests_leave_nothing);
 	suite_add_tcase(s, t);
