@@ -99,7 +99,7 @@ PFX_API void pfx_close(pfx_client *client);
 PFX_API int pfx_ping(pfx_client *client, uint32_t deadline_ms /* 0: the default */);
 /* 16 bytes that name the daemon's life; they change when it restarts. */
 PFX_API int pfx_boot_id(pfx_client *client, uint8_t ret_boot[16]);
-/* Tenant id by name, as this peer may use it: PFX_OK or PFX_FORBIDDEN. */
+/* Tenant id by name, of this life of the daemon (pfx_boot_id) alone: PFX_OK or PFX_FORBIDDEN. */
 PFX_API int pfx_tenant(pfx_client *client, const char *name, uint32_t *ret_tenant);
 
 enum {

@@ -164,8 +164,8 @@ static bool cache_wanted(const struct engine_options *o)
 }
 
 /*
- * `before`: the weights' names before they were loaded; what is read between two equal names has that
- * name.  0, also when the worker will do without; -ENOMEM.
+ * `before`: the weights' names before they were loaded; what is read between two equal names has
+ * that name.  0, also when the worker will do without; -ENOMEM.
  */
 static int load_cache(struct engine *engine, const struct llama_context_params *params,
 		      const struct weights *before)

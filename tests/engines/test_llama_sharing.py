@@ -131,7 +131,7 @@ class Sharing(unittest.TestCase):
     def test_waits_for_another_worker(self):
         """What another worker is computing is waited for, and the other slots go on meanwhile."""
         slow = self.worker(ctx=8192, chunk=16)
-        second = self.worker(ctx=8192, cache_wait="20s")
+        second = self.worker(ctx=8192, cache_wait="300s")
         long = (self.prompt * 40)[:8000]
         seconds = slow.complete(long, max_tokens=1, cache_prompt=False).timings["prefill_ms"] / 1000
         links = []

@@ -217,6 +217,15 @@ class Paths(WithDaemon):
             hit.close()
         self.assertEqual((self.store.lookup(keys).n, self.store.insert(keys, 0, [block(keys[0])])), (0, 0))
 
+    def test_a_call_under_way_at_close_makes_no_connection(self):
+        connections = self.store._connections
+        self.store.close()
+        self.assertIsNone(connections._another())
+        with self.assertRaises(prefixd.connections.Late):
+            connections.borrow(time.monotonic() + 1)
+        self.assertIsNone(connections.borrow_to_wait())
+        self.assertEqual((connections._all, connections._waiting), ([], 0))
+
     def test_owners_and_identities_share_nothing(self):
         keys = path("a", 4)
         self.store.insert(keys, 0, [block(k) for k in keys])

@@ -160,6 +160,7 @@ class Connections:
         self._most = max(1, most)
         self._lock = threading.Lock()
         self._all: List[Connection] = []
+        self._closed = False
         self._turn = 0
         self._waiting = 0
         self.pid = os.getpid()
@@ -173,6 +174,8 @@ class Connections:
         if more is not None:
             return more
         with self._lock:
+            if not self._all:
+                raise Late("the store is closed")
             self._turn += 1
             conn = self._all[self._turn % len(self._all)]
         if not conn.lock.acquire(timeout=max(until - time.monotonic(), 0)):
@@ -203,7 +206,7 @@ class Connections:
     def _another(self) -> Optional[Connection]:
         """A new one, its lock held; None: there are as many as there may be."""
         with self._lock:
-            if len(self._all) >= self._most:
+            if self._closed or len(self._all) >= self._most:
                 return None
             conn = Connection(self._make())
             conn.lock.acquire()
@@ -212,6 +215,8 @@ class Connections:
 
     def close(self, seconds: float) -> None:
         """Releases what open hits hold, and ends all connections that are free within that time each."""
+        with self._lock:
+            self._closed = True  # a call that is under way makes no new one
         for conn in self._all:
             if conn.lock.acquire(timeout=seconds):
                 try:
