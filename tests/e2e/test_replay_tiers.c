@@ -152,20 +152,30 @@ START_TEST(nothing_is_lost)
 }
 END_TEST
 
+/*
+ * How much comes up in time depends on how the four and the daemon's threads share the CPUs; on a
+ * busy machine it may be nothing in one round.  That all of it is right never depends on it.
+ */
 START_TEST(side_by_side)
 {
-	json_t *json;
-	int status;
+	uint64_t host = 0, redis_hits = 0;
 
 	start_redis();
 	start_tiers(700, 700, "1"); /* the pool has room for what four workers hold */
-	json = replay("--workload chat --seed 3 --requests 600 --workers 4 --order concurrent",
-		      &status);
-	replay_check_good(json, status);
-	ck_assert_uint_eq(replay_number(json, "requests"), 600);
-	ck_assert_uint_gt(replay_hit_tokens(json, "host"), 0);
-	ck_assert_uint_gt(replay_hit_tokens(json, "redis"), 0);
-	json_decref(json);
+	for (int round = 0; round < 6 && !(host && redis_hits); round++) {
+		int status;
+		json_t *json = replay("--workload chat --seed 3 --requests 600 --workers 4 "
+				      "--order concurrent",
+				      &status);
+
+		replay_check_good(json, status);
+		ck_assert_uint_eq(replay_number(json, "requests"), 600);
+		host += replay_hit_tokens(json, "host");
+		redis_hits += replay_hit_tokens(json, "redis");
+		json_decref(json);
+	}
+	ck_assert_uint_gt(host, 0);
+	ck_assert_uint_gt(redis_hits, 0);
 }
 END_TEST
 
