@@ -73,9 +73,11 @@ class Parallel(unittest.TestCase):
     def test_aborts_leak_nothing(self):
         """Askers that go away while their prompt is loaded or computed, or in the answer; then all is as before."""
         # A pool that holds a part of it, with host memory below: aborts meet loads and evictions too.
-        with Daemon(pool_blocks=192, host_blocks=2048) as daemon, Worker(socket=None, **OPTIONS) as plain, \
+        with Daemon(pool_blocks=56, host_blocks=2048) as daemon, Worker(socket=None, **OPTIONS) as plain, \
                 Worker(socket=daemon.socket, **OPTIONS) as first, Worker(socket=daemon.socket, **OPTIONS) as second:
             prompts, shared = prompts_of(plain, 8, 300)
+            for prompt in prompts:  # one after the other, so that the first ones go down again
+                first.complete(prompt, max_tokens=ANSWER)
             dice = random.Random(4)
             wrong, aborted = [], []
             lock = threading.Lock()
@@ -103,21 +105,26 @@ class Parallel(unittest.TestCase):
                     # Half of them leave before the first token: the connection is cut while the prompt is worked on.
                     hang_up(worker, prompt, mine.random() * 0.2)
 
-            threads = [threading.Thread(target=client, args=(dice.randrange(1000) * 16 + i,)) for i in range(16)]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join(300)
-            self.assertFalse(any(thread.is_alive() for thread in threads))
+            def met():
+                """Were requests of both workers aborted, had some waited for blocks, and did loads run?"""
+                waited = sum(metric(worker, "cache_waited_requests_total") for worker in (first, second))
+                return (all(metric(worker, 'requests_total{finish="abort"}') for worker in (first, second)) and waited
+                        and daemon.ctl("status", "--json")["counters"]["loads"])
+
+            for round in range(6):  # what meets what is chance
+                threads = [threading.Thread(target=client, args=(dice.randrange(1000) * 16 + i,)) for i in range(16)]
+                for thread in threads:
+                    thread.start()
+                for thread in threads:
+                    thread.join(300)
+                self.assertFalse(any(thread.is_alive() for thread in threads))
+                if met():
+                    break
             # A worker may refuse when all its slots and its queue are full; nothing else is in order.
             self.assertEqual([line for line in wrong if "429" not in line], [])
             self.assertLess(len(wrong), len(aborted))
             self.assertTrue(settled(daemon), daemon.ctl("pins", "--json"))
-            # It was about something: requests were aborted, some had waited for blocks, and loads had run.
-            for worker in (first, second):
-                self.assertGreater(metric(worker, 'requests_total{finish="abort"}'), 0)
-            self.assertGreater(metric(first, "cache_waited_requests_total") + metric(second, "cache_waited_requests_total"), 0)
-            self.assertGreater(daemon.ctl("status", "--json")["counters"]["loads"], 0)
+            self.assertTrue(met(), [worker.get("/metrics")[1] for worker in (first, second)])
             audit = daemon.ctl("audit", "--json")
             self.assertTrue(audit["clean"], audit)
             for worker in (first, second):
