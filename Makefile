@@ -10,12 +10,12 @@ PREFIX ?=
 ENGINES ?=
 
 .PHONY: help demo check check-engines build bench bench-reference bench-large fuzz mutants coverage format lint nightly install clean \
-	deps
+	deps programs
 
 help: ## what can be typed here
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile
 
-demo: build ## run the main job: a daemon, four workers, a workload (TRACE=FILE: your own trace)
+demo: programs ## run the main job: a daemon, four workers, a workload (TRACE=FILE: your own trace)
 	@clients/replay/demo.sh $(BUILD)/bin $(TRACE)
 
 check: build ## pass the tests; the last line counts them
@@ -25,8 +25,12 @@ check-engines: build ## real engines on it, in environments under build/engines 
 	@.ci/deps --engines
 	@tests/engines/run.py $(BUILD) $(ENGINES)
 
-build: deps $(BUILD)/build.ninja ## build/bin/prefixd, prefixctl, prefixd-replay
+build: programs ## build/bin/prefixd, prefixctl, prefixd-replay, and the tests
 	@ninja -C $(BUILD) -j $(JOBS) $(NINJA_QUIET)
+
+# What a demo needs, without the tests.
+programs: deps $(BUILD)/build.ninja
+	@ninja -C $(BUILD) -j $(JOBS) $(NINJA_QUIET) daemon/prefixd clients/ctl/prefixctl clients/replay/prefixd-replay
 	@mkdir -p $(BUILD)/bin
 	@ln -sf ../daemon/prefixd $(BUILD)/bin/prefixd
 	@ln -sf ../clients/ctl/prefixctl $(BUILD)/bin/prefixctl

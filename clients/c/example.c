@@ -20,6 +20,7 @@ int main(int argc, char **argv)
 	pfx_namespace *ns = NULL;
 
 	me.struct_size = sizeof(me), me.socket = argc > 1 ? argv[1] : NULL;
+	me.deadline_ms = 10000; /* the first one to open a size of block waits for its pool */
 	o.struct_size = sizeof(o), o.key_mode = PFX_KEYS_TOKENS, o.map = 1, o.tp_size = 1;
 	o.model = "m", o.revision = "1", o.dtype = "float16", o.layout = "any", o.engine = "e/1";
 	o.layers = 2, o.kv_heads = 2, o.head_dim = 64, o.block_tokens = 16, o.block_bytes = 16384;
