@@ -4,7 +4,9 @@ import hashlib
 import os
 import socket
 import sys
+import threading
 import time
+import unittest
 from pathlib import Path
 
 TREE = Path(__file__).resolve().parents[2]
@@ -12,6 +14,7 @@ sys.path.insert(0, str(TREE / "clients/python/src"))
 sys.path.insert(0, str(TREE / "tests/lib"))
 
 import numpy as np  # noqa: E402
+from daemon import Daemon  # noqa: E402
 
 import prefixd  # noqa: E402
 from prefixd.blockstore import BlockStore  # noqa: E402
@@ -93,3 +96,92 @@ def check_clean(test, daemon):
     """No lease is held, and the daemon's books agree with each other."""
     test.assertTrue(eventually(lambda: daemon.ctl("pins", "--json")["total"] == 0), daemon.ctl("pins"))
     test.assertIn("clean", daemon.ctl("audit"))
+
+
+class WithDaemon(unittest.TestCase):
+    OPTIONS = {"pool_blocks": 256}
+
+    def setUp(self):
+        self.daemon = listening(Daemon(**self.OPTIONS).start())
+        self.addCleanup(self.daemon.stop)
+        self.store = store(self.daemon)
+        self.addCleanup(self.store.close)
+
+    def clean(self):
+        check_clean(self, self.daemon)
+
+
+def run_all(threads):
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    assert not any(thread.is_alive() for thread in threads)
+
+
+class Traffic:
+    """Threads that put, get, insert and look up random keys on one store until told to stop.
+
+    Bytes are checked against the key; `wrong` collects what was not right, `raised` what was raised.
+    """
+
+    def __init__(self, store_, n_threads=8, n_keys=400):
+        self.store, self.n_keys = store_, n_keys
+        self.stop = threading.Event()
+        self.wrong, self.raised = [], []
+        self.hits = self.misses = self.longest = 0
+        self.lock = threading.Lock()
+        self.threads = [threading.Thread(target=self.run, args=(n,)) for n in range(n_threads)]
+
+    def run(self, n):
+        rng = np.random.default_rng(n)
+        try:
+            while not self.stop.is_set():
+                started = time.monotonic()
+                hits, misses = self.flat(rng) if rng.random() < 0.5 else self.path(rng)
+                with self.lock:
+                    self.longest = max(self.longest, time.monotonic() - started)
+                    self.hits += hits
+                    self.misses += misses
+        except BaseException as error:  # the test fails with it
+            self.raised.append(error)
+
+    def check(self, k, out):
+        if not (out == block(k)).all():
+            self.wrong.append(k)
+
+    def flat(self, rng):
+        keys = [key("traffic", int(i)) for i in rng.integers(0, self.n_keys, 6)]
+        outs = room(6)
+        there = self.store.get(keys, outs)
+        for k, out, ok in zip(keys, outs, there):
+            if ok:
+                self.check(k, out)
+        missing = [k for k, ok in zip(keys, there) if not ok]
+        self.store.put(missing, [block(k) for k in missing])
+        return sum(there), len(missing)
+
+    def path(self, rng):
+        keys = path(int(rng.integers(0, self.n_keys // 8)), 8)
+        with self.store.lookup(keys) as hit:
+            n = hit.n
+            for i in range(n):
+                out = room()[0]
+                if hit.read(i, out):
+                    self.check(keys[i], out)
+        if n < 8:
+            self.store.insert(keys, n, [block(k) for k in keys[n:]])
+        return n, 8 - n
+
+    def start(self):
+        for thread in self.threads:
+            thread.start()
+        return self
+
+    def end(self, test):
+        self.stop.set()
+        for thread in self.threads:
+            thread.join(60)
+        test.assertFalse(any(thread.is_alive() for thread in self.threads))
+        test.assertEqual(self.raised, [])
+        test.assertEqual(self.wrong, [])
