@@ -285,7 +285,7 @@ class Load(unittest.TestCase):
             first.sendall(
                 raw_post("/v1/completions", {"prompt": "x", "max_tokens": 8000, "ignore_eos": True})
             )
-            until(lambda: metric(worker, "slots_busy") == 1, "at work")
+            until(lambda: metric(worker, "prefill_tokens_total") > 0, "at work")
             computed = metric(worker, "prefill_tokens_total")
             for _ in range(5):
                 with socket.create_connection(("127.0.0.1", worker.port), timeout=60) as link:
