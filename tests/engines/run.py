@@ -7,8 +7,9 @@ BUILD/engines/ENGINE is made by .ci/engines/ENGINE.sh.  An engine that cannot be
 with the reason.  The cases named in must_show.txt may not be skipped, nor be missing: such a case fails.
 The last line is `N passed, N failed, N skipped`.
 
---light is what CI runs: short conversations, an engine that is not there within five minutes is skipped
-with a word, and nothing must be shown.  --junit also writes the cases in the form that .ci/count.py reads.
+--light is what CI runs: the API, a short conversation, the tests in C; an engine that is not there within
+five minutes is skipped with a word, and nothing must be shown.  --junit also writes the cases in the form
+that .ci/count.py reads.
 """
 import argparse
 import os
@@ -23,6 +24,7 @@ HERE = Path(__file__).resolve().parent
 TREE = HERE.parents[1]
 SOURCES = ["clients/python/src", "clients/vllm/src", "clients/sglang/src", "clients/lmcache/src"]
 ENGINES = ["llama", "vllm", "sglang", "lmcache"]
+LIGHT = ["test_llama_api.py", "test_llama_conversation.py"]  # and llama.cpp's tests in C
 LINE = re.compile(r"(not )?ok \d+ - (\S+)(?: # SKIP ?(.*))?$")
 
 
@@ -157,6 +159,8 @@ def run_engine(engine, args, wanted, counts):
     python = sys.executable if engine == "llama" else str(folder / "bin/python")
     env = environment(args.build, folder, engine, args.light)
     for file in sorted(HERE.glob(f"test_{engine}*.py")):
+        if args.light and file.name not in LIGHT:
+            continue
         needed = wanted.get(file.name, [])
         if not reason:
             run_file(file, python, env, needed, counts)
