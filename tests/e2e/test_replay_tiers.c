@@ -48,6 +48,8 @@ static void start_tiers(uint64_t pool, uint64_t host, const char *prefill_rate)
 			       redis.url,
 			       "--index-blocks",
 			       "100000",
+			       "--redis-timeout", /* a CPU that is late is no Redis that is down */
+			       "10s",
 			       NULL };
 
 	if (!redis.pid)
