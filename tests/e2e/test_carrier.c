@@ -285,7 +285,7 @@ START_TEST(neighbours_go_together)
 	uint32_t at[32];
 	uint64_t before;
 
-	/* One run at a time: the first goes alone, the others gather behind it. */
+	/* One run at a time: the others gather behind it. */
 	config.run_bytes = 8 * BYTES;
 	config.in_flight_bytes = 1;
 	start("sim", &slow);
@@ -298,7 +298,8 @@ START_TEST(neighbours_go_together)
 	}
 	before = stats().jobs;
 	many(at, 32);
-	ck_assert_uint_ge(stats().jobs - before, 5);
+	/* The first goes with those that came before the thread woke: eight at most, as in each. */
+	ck_assert_uint_ge(stats().jobs - before, 4);
 	ck_assert_uint_le(stats().jobs - before, 8); /* or more of them, on a busy machine */
 
 	for (uint32_t i = 0; i < 32; i++)
