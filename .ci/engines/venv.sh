@@ -4,7 +4,7 @@
 #   venv DIR LOCK     DIR becomes a virtual environment with exactly the packages of the file LOCK,
 #                     one `name==version` a line; nothing is done when it has them already
 #
-# torch is 6 GB with the CUDA libraries that its wheel links to, GPU or not, so the engines share one:
+# torch is 4.7 GB with the CUDA libraries that its wheel links to, GPU or not, so the engines share one:
 # it lies beside DIR, in torch/, and each environment names it in a .pth file.  Everything is installed
 # without dependencies: LOCK is whole, and what is missing from it was tried and is not needed.
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
