@@ -128,6 +128,12 @@ static void client_tell_gone(struct prefixd_client *c)
 	client_tell(c, PREFIXD_EVENT_PROCESS_GONE);
 }
 
+void prefixd_client_watch(struct prefixd_server *s, const struct prefixd_action *a)
+{
+	(void)s;
+	(void)a;
+}
+
 /* ---- callbacks ------------------------------------------------------------------------------- */
 
 static void client_on_frame(struct prefixd_conn *conn, const struct proto_header *header,

@@ -432,6 +432,8 @@ static void session_event(struct prefixd_engine *e, const struct prefixd_event *
 	case PREFIXD_EVENT_REDIS_STATE:
 	case PREFIXD_EVENT_EPOCH_SEEN:
 	case PREFIXD_EVENT_ADMIN_INVALIDATE:
+	case PREFIXD_EVENT_RESTORE:
+	case PREFIXD_EVENT_VERIFIED:
 		break;
 	}
 }
@@ -490,6 +492,12 @@ struct prefixd_actions prefixd_engine_step(struct prefixd_engine *e, struct pref
 		break;
 	case PREFIXD_EVENT_ADMIN_INVALIDATE:
 		prefixd_invalidate(e, event);
+		break;
+	case PREFIXD_EVENT_RESTORE:
+		prefixd_restore(e, event);
+		break;
+	case PREFIXD_EVENT_VERIFIED:
+		prefixd_verified(e, event);
 		break;
 	}
 	do { /* who is given slots may go on or end, and what ends gives others room */

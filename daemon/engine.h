@@ -15,7 +15,7 @@
 
 #include "daemon/engine_counters.h"
 #include "proto/messages.h"
-#include "radix/tiers.h"
+#include "radix/recover.h"
 
 struct prefixd_engine; /* opaque */
 
@@ -62,6 +62,18 @@ enum prefixd_write_policy {
 #undef X
 };
 
+/* When the payloads of blocks that an earlier life committed are compared with their checksums. */
+#define PREFIXD_VERIFY_POLICIES(X)                                         \
+	X(BACKGROUND, "background") /* soon; until then they are served */ \
+	X(FULL, "full")             /* before any of them is served */     \
+	X(OFF, "off")               /* when they are copied for other reasons */
+
+enum prefixd_verify_policy {
+#define X(sym, text) PREFIXD_VERIFY_##sym,
+	PREFIXD_VERIFY_POLICIES(X)
+#undef X
+};
+
 /* What a namespace's names are made with beside its digest; the greater one counts. */
 struct prefixd_epoch {
 	uint64_t n;
@@ -92,6 +104,9 @@ struct prefixd_engine_config {
 	uint32_t watermark_low;  /* percent of a tier's slots kept free ahead of demand; 0: none */
 	uint32_t watermark_high; /* once below low, up to this */
 	uint32_t move_window;    /* moves in flight per group and direction; 0: 256 */
+	/* what outlives the engine: daemon/ledger.h.  Kept by pointer; NULL: nothing does */
+	struct radix_store *ledger;
+	enum prefixd_verify_policy verify; /* payloads of an earlier life */
 };
 
 /* Fills limits and sizes with the defaults of the options table. */
@@ -117,7 +132,9 @@ void prefixd_engine_config_init(struct prefixd_engine_config *config);
 	X(LOOKED)           /* answer to LOOK */                                                  \
 	X(REDIS_STATE)      /* Redis can be used from now on, or cannot */                        \
 	X(EPOCH_SEEN)       /* somebody, or a life before this one, raised a namespace's epoch */ \
-	X(ADMIN_INVALIDATE) /* raise a namespace's epoch; nothing older is served afterwards */
+	X(ADMIN_INVALIDATE) /* raise a namespace's epoch; nothing older is served afterwards */   \
+	X(RESTORE)          /* the first event, if at all: take up what the ledger has */         \
+	X(VERIFIED)         /* answer to VERIFY */
 
 enum prefixd_event_type {
 #define X(sym) PREFIXD_EVENT_##sym,
@@ -164,10 +181,12 @@ struct prefixd_event {
 			uint32_t group;
 			uint64_t slot_stride;
 			uint64_t pool_len;
-			uint64_t
-				*generations; /* [n_slots], zeroed, shared read-only with workers */
-			uint8_t n_fds;        /* descriptors that OPEN's reply will carry */
-			const char *why;      /* POOL_FAILED: a sentence for the client */
+			uint64_t *generations; /* [n_slots], shared read-only with workers; zeroed,
+						 or adopted */
+			/* for the block table: empty, or adopted; NULL: it ends with the engine */
+			struct radix_store *table;
+			uint8_t n_fds;   /* descriptors that OPEN's reply will carry */
+			const char *why; /* POOL_FAILED: a sentence for the client */
 		} pool;
 		struct {
 			uint64_t deadline_ns; /* absolute; 0: none */
@@ -202,27 +221,38 @@ struct prefixd_event {
 			uint32_t ns;
 			uint64_t nonce; /* random */
 		} invalidate;
+		struct {
+			uint32_t first_session; /* numbers from here on are free */
+		} restore;
+		struct {
+			uint32_t id;   /* the action's */
+			uint64_t bad;  /* bit i: block i is not what its checksum says */
+			uint64_t done; /* bit i: block i was looked at */
+		} verified;
 	} u;
-	uint64_t ret_n; /* ADMIN_*: blocks that went */
+	uint64_t ret_n; /* ADMIN_*: blocks that went; RESTORE: session numbers taken */
 };
 
 /* ---- actions --------------------------------------------------------------------------------- */
 
-#define PREFIXD_ACTIONS(X)                                                                   \
-	X(SEND)        /* bytes to a session, in order; with descriptors of a group */       \
-	X(CLOSE)       /* flush what was sent, then close; no event of the socket follows */ \
-	X(FORGET)      /* the session is over: its number may be used again */               \
-	X(POOL_CREATE) /* make memory for a group, answer with POOL_READY or POOL_FAILED */  \
-	X(POOL_DESTROY)                                                                      \
-	X(POISON) /* a slot became free (simulated device: fill it) */                       \
-	X(LOG)    /* one line; never a token id */                                           \
-	X(EXIT)   /* drained */                                                              \
-	X(COPY)   /* a block between device and host; answer with MOVED */                   \
-	X(STORE)  /* a block to Redis; answer with MOVED */                                  \
-	X(FETCH)  /* a block from Redis; answer with MOVED */                                \
-	X(NAMES)  /* new members, for who keeps their names across machines */               \
-	X(LOOK)   /* are these in Redis? answer with LOOKED */                               \
-	X(EPOCH)  /* a namespace and its epoch: keep it, and tell others if it was raised here */
+#define PREFIXD_ACTIONS(X)                                                                         \
+	X(SEND)        /* bytes to a session, in order; with descriptors of a group */             \
+	X(CLOSE)       /* flush what was sent, then close; no event of the socket follows */       \
+	X(FORGET)      /* the session is over: its number may be used again */                     \
+	X(POOL_CREATE) /* make memory for a group, answer with POOL_READY or POOL_FAILED */        \
+	X(POOL_DESTROY)                                                                            \
+	X(POISON) /* a slot became free (simulated device: fill it) */                             \
+	X(LOG)    /* one line; never a token id */                                                 \
+	X(EXIT)   /* drained */                                                                    \
+	X(COPY)   /* a block between device and host; answer with MOVED */                         \
+	X(STORE)  /* a block to Redis; answer with MOVED */                                        \
+	X(FETCH)  /* a block from Redis; answer with MOVED */                                      \
+	X(NAMES)  /* new members, for who keeps their names across machines */                     \
+	X(LOOK)   /* are these in Redis? answer with LOOKED */                                     \
+	X(EPOCH)  /* a namespace and its epoch: keep it, and tell others if it was raised here */  \
+	X(POOL_ADOPT) /* a group's memory of an earlier life; answer with POOL_READY or _FAILED */ \
+	X(WATCH)      /* a process that an earlier life knew: PROCESS_GONE once it is not there */ \
+	X(VERIFY)     /* compare blocks with their checksums; answer with VERIFIED */
 
 enum prefixd_action_type {
 #define X(sym) PREFIXD_ACTION_##sym,
@@ -252,6 +282,8 @@ struct prefixd_names {
 	const uint32_t *entries; /* [n]; NULL with LOOK */
 	const void *keys;        /* n x key_len; like entries valid until the next step */
 };
+
+#define PREFIXD_VERIFY_MAX 64u
 
 /* One block on its way.  The end that is not Redis is a slot of the group. */
 struct prefixd_carry {
@@ -285,7 +317,18 @@ struct prefixd_action {
 			uint32_t n_slots;
 			uint32_t n_host; /* slots of its host tier */
 			uint64_t slot_bytes;
-		} pool;
+			uint64_t table_len; /* bytes that its block table may ask for */
+		} pool;                     /* POOL_CREATE, POOL_ADOPT */
+		struct {
+			uint32_t pid;
+			uint64_t start_time;
+		} watch;
+		struct {
+			uint32_t id;
+			uint32_t n;                /* at most PREFIXD_VERIFY_MAX */
+			const struct radix_sum *v; /* valid until the next step */
+			bool full;                 /* somebody waits */
+		} verify;
 		struct radix_run poison;
 		struct prefixd_carry carry; /* COPY, STORE, FETCH */
 		struct prefixd_names names; /* NAMES */
@@ -325,61 +368,4 @@ struct prefixd_actions prefixd_engine_step(struct prefixd_engine *engine,
 /* When a TIMER event is wanted next; UINT64_MAX: never. */
 uint64_t prefixd_engine_deadline(const struct prefixd_engine *engine);
 
-/* ---- looking (admin socket, tests) ----------------------------------------------------------- */
-
-struct prefixd_namespace_info {
-	uint32_t id;
-	uint32_t group;
-	uint8_t digest[32];
-	const char *model, *revision, *dtype, *adapter, *engine; /* until the next step */
-	enum radix_key_mode mode;
-	uint32_t block_tokens;
-	uint32_t key_len;
-	uint32_t n_sessions;
-	uint64_t n_blocks;
-};
-
-struct prefixd_group_info {
-	uint32_t id;
-	uint32_t n_slots;
-	uint64_t slot_bytes;
-	uint64_t slot_stride;
-	struct radix_index *index; /* for radix_dump, radix_verify, radix_index_stats */
-};
-
-struct prefixd_lease_info {
-	uint64_t id;
-	uint32_t session, pid, uid, tenant, ns;
-	bool orphan;
-	uint64_t age_ns;
-	uint64_t n_blocks;   /* pinned path, blocks */
-	uint64_t n_reserved; /* slots reserved and not committed */
-};
-
-struct prefixd_session_info {
-	uint32_t session, pid, uid;
-	const char *name;
-	bool orphan;
-	uint64_t age_ns;
-	uint32_t n_leases, n_namespaces;
-	uint64_t requests;
-	uint32_t ttft_us, tpot_us, input_tokens, running, waiting; /* last REPORT */
-};
-
-void prefixd_engine_counters(const struct prefixd_engine *e, struct prefixd_counters *ret);
-/* Iterators: *it starts at 0; false when there are no more. */
-bool prefixd_engine_next_group(const struct prefixd_engine *e, uint32_t *it,
-			       struct prefixd_group_info *ret);
-bool prefixd_engine_next_namespace(const struct prefixd_engine *e, uint32_t *it,
-				   struct prefixd_namespace_info *ret);
-bool prefixd_engine_next_session(const struct prefixd_engine *e, uint32_t *it, uint64_t now_ns,
-				 struct prefixd_session_info *ret);
-bool prefixd_engine_next_lease(const struct prefixd_engine *e, uint64_t *it, uint64_t now_ns,
-			       struct prefixd_lease_info *ret);
-bool prefixd_engine_draining(const struct prefixd_engine *e);
-
-/*
- * Every invariant of the engine and of each group's index, by number (README.md).  Return: 0, or
- * the number of the first broken one with a sentence in `why`.
- */
-int prefixd_engine_verify(const struct prefixd_engine *e, char *why, size_t why_len);
+#include "daemon/engine_info.h"

@@ -64,6 +64,11 @@ struct prefixd_namespace *prefixd_namespace_find(const struct prefixd_engine *e,
 void prefixd_namespace_unref(struct prefixd_engine *e, struct prefixd_namespace *ns);
 void prefixd_group_free(struct prefixd_engine *e, struct prefixd_group *g);
 
+/* ---- engine_restore.c ------------------------------------------------------------------------ */
+
+void prefixd_restore(struct prefixd_engine *e, struct prefixd_event *event);
+void prefixd_verified(struct prefixd_engine *e, const struct prefixd_event *event);
+
 /* ---- engine_roots.c -------------------------------------------------------------------------- */
 
 struct prefixd_root_name {

@@ -156,8 +156,13 @@ static void server_act(struct prefixd_server *s, const struct prefixd_action *a)
 	case PREFIXD_ACTION_LOG:
 		prefixd_log_text(a->u.log.level, a->u.log.text);
 		return;
+	case PREFIXD_ACTION_WATCH:
+		prefixd_client_watch(s, a);
+		return;
 	case PREFIXD_ACTION_POOL_CREATE:
+	case PREFIXD_ACTION_POOL_ADOPT:
 	case PREFIXD_ACTION_POOL_DESTROY:
+	case PREFIXD_ACTION_VERIFY:
 	case PREFIXD_ACTION_COPY:
 	case PREFIXD_ACTION_STORE:
 	case PREFIXD_ACTION_FETCH:

@@ -97,6 +97,8 @@ void prefixd_client_accept_worker(void *server, int fd);
 void prefixd_client_accept_admin(void *server, int fd);
 struct prefixd_client *prefixd_client_find(struct prefixd_server *s, uint32_t session);
 void prefixd_client_forget(struct prefixd_client *c);
+/* WATCH: a session of an earlier life, without a socket. */
+void prefixd_client_watch(struct prefixd_server *s, const struct prefixd_action *a);
 void prefixd_clients_reap(struct prefixd_server *s);
 void prefixd_clients_free(struct prefixd_server *s);
 /* A session of the shell's own, as an admin peer; NULL without memory.  Ends with _internal_end. */

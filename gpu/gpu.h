@@ -72,6 +72,11 @@ struct gpu_ops {
 	/* Memory for n_slots blocks, pre-faulted before the call returns, poisoned by sim. */
 	int (*pool_new)(struct gpu *g, uint32_t n_slots, uint64_t slot_bytes,
 			struct gpu_pool **ret_pool);
+	/* The memory of a pool that an earlier life made with these numbers, by the descriptor that
+	 * pool_fd() gave; the pool's from then on.  Its bytes are as they were.  -EINVAL: `fd` is
+	 * not that, and stays the caller's. */
+	int (*pool_adopt)(struct gpu *g, int fd, uint32_t n_slots, uint64_t slot_bytes,
+			  struct gpu_pool **ret_pool);
 	void (*pool_free)(struct gpu *g, struct gpu_pool *pool);
 	void (*pool_info)(const struct gpu_pool *pool, struct gpu_pool_info *ret_info);
 	/* A descriptor to pass to a worker: read-write, or read-only (binds other uids only).  The
@@ -143,4 +148,10 @@ struct gpu_shm {
 
 radix_nodiscard int gpu_shm_new(struct gpu_shm *ret_shm, const char *name, uint64_t len,
 				bool want_huge, bool want_ro_fd);
+/*
+ * The same memory again, by its read-write descriptor, which the struct owns on success: at least
+ * `len` bytes, sealed, and all its pages mapped.  Return: 0; -EINVAL: it is not such memory;
+ * -ENOMEM or another negative errno.
+ */
+radix_nodiscard int gpu_shm_adopt(struct gpu_shm *ret_shm, int fd, uint64_t len, bool want_ro_fd);
 void gpu_shm_free(struct gpu_shm *shm); /* idempotent, accepts a zeroed struct */

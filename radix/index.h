@@ -20,6 +20,7 @@
 
 #include "radix/base.h"
 #include "radix/list.h"
+#include "radix/store.h"
 
 struct radix_index; /* opaque */
 
@@ -71,9 +72,10 @@ struct radix_index_config {
 	/* so many of the members that left last are remembered: who commits one again used it a
 	   second time (RADIX_ROOM_SECOND_USE); 0: none.  Only with lower tiers */
 	uint32_t n_ghosts;
-	uint64_t secret[2]; /* per boot; keys every table address */
-	uint64_t
-		*generations; /* [n_slots], caller's memory (workers map it read-only); NULL: own */
+	uint64_t secret[2];    /* per boot; keys every table address */
+	uint64_t *generations; /* [n_slots], the caller's (workers map it read-only); NULL: own */
+	struct radix_store *store; /* where the block table lies, for radix/recover.h; empty, kept
+				      by pointer.  NULL: own memory, which ends with the index */
 };
 
 radix_nodiscard int radix_index_new(struct radix_index **ret_ix,

@@ -254,6 +254,11 @@ static void act(struct world *w, const struct prefixd_action *a)
 	case PREFIXD_ACTION_EPOCH:
 		world_tiers_act(w, a);
 		break;
+	case PREFIXD_ACTION_POOL_ADOPT:
+	case PREFIXD_ACTION_WATCH:
+	case PREFIXD_ACTION_VERIFY:
+		world_check(w, !"an earlier life left nothing");
+		break;
 	case PREFIXD_ACTION_EXIT:
 		w->n_exits++;
 		world_note(w, "       exit\n");

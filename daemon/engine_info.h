@@ -1,0 +1,66 @@
+/*
+ * engine_info.h - looking at the engine: admin socket, metrics, tests.  The end of engine.h.
+ *
+ * What it guarantees.  Nothing here changes anything.  What pointers lead to is valid until the next
+ * step.
+ */
+#pragma once
+
+#include "daemon/engine.h"
+
+struct prefixd_namespace_info {
+	uint32_t id;
+	uint32_t group;
+	uint8_t digest[32];
+	const char *model, *revision, *dtype, *adapter, *engine; /* until the next step */
+	enum radix_key_mode mode;
+	uint32_t block_tokens;
+	uint32_t key_len;
+	uint32_t n_sessions;
+	uint64_t n_blocks;
+};
+
+struct prefixd_group_info {
+	uint32_t id;
+	uint32_t n_slots;
+	uint64_t slot_bytes;
+	uint64_t slot_stride;
+	struct radix_index *index; /* for radix_dump, radix_verify, radix_index_stats */
+};
+
+struct prefixd_lease_info {
+	uint64_t id;
+	uint32_t session, pid, uid, tenant, ns;
+	bool orphan;
+	uint64_t age_ns;
+	uint64_t n_blocks;   /* pinned path, blocks */
+	uint64_t n_reserved; /* slots reserved and not committed */
+};
+
+struct prefixd_session_info {
+	uint32_t session, pid, uid;
+	const char *name;
+	bool orphan;
+	uint64_t age_ns;
+	uint32_t n_leases, n_namespaces;
+	uint64_t requests;
+	uint32_t ttft_us, tpot_us, input_tokens, running, waiting; /* last REPORT */
+};
+
+void prefixd_engine_counters(const struct prefixd_engine *e, struct prefixd_counters *ret);
+/* Iterators: *it starts at 0; false when there are no more. */
+bool prefixd_engine_next_group(const struct prefixd_engine *e, uint32_t *it,
+			       struct prefixd_group_info *ret);
+bool prefixd_engine_next_namespace(const struct prefixd_engine *e, uint32_t *it,
+				   struct prefixd_namespace_info *ret);
+bool prefixd_engine_next_session(const struct prefixd_engine *e, uint32_t *it, uint64_t now_ns,
+				 struct prefixd_session_info *ret);
+bool prefixd_engine_next_lease(const struct prefixd_engine *e, uint64_t *it, uint64_t now_ns,
+			       struct prefixd_lease_info *ret);
+bool prefixd_engine_draining(const struct prefixd_engine *e);
+
+/*
+ * Every invariant of the engine and of each group's index, by number (README.md).  Return: 0, or
+ * the number of the first broken one with a sentence in `why`.
+ */
+int prefixd_engine_verify(const struct prefixd_engine *e, char *why, size_t why_len);
