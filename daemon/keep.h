@@ -21,6 +21,8 @@
 
 #include "radix/base.h"
 
+struct event_base;
+
 #define PREFIXD_KEEPERS(X)    \
 	X(AUTO, "auto")       \
 	X(HOLDER, "holder")   \
@@ -46,11 +48,18 @@ struct prefixd_keep_config {
 	const char *program;      /* prefixd-holder; NULL: beside this program's own file */
 	uint64_t timeout_ns;      /* how long the holder stays without a daemon */
 	const char *version;      /* of this daemon, for `holder status` */
+	/*
+	 * Where the end of a holder, or his answer after all, is noticed: then all is put again, to
+	 * a new one if need be.  NULL: nowhere.
+	 */
+	struct event_base *base;
+	const char *handed; /* what prefixd_keep_hand_over() wrote before exec; NULL: nothing */
 };
 
 /*
  * Finds or starts the keeper and takes over what it has.  Return: 0; negative errno with a sentence
- * in `why` that says what an operator can do.  With NONE all other calls do nothing.
+ * in `why` that says what an operator can do.  With NONE nobody outlives the process, but what is
+ * put can still be handed over to another program in it.
  */
 radix_nodiscard int prefixd_keep_start(struct prefixd_keep **ret_keep,
 				       const struct prefixd_keep_config *config, char *why,
@@ -75,3 +84,19 @@ radix_nodiscard int prefixd_keep_put(struct prefixd_keep *k, const char *name, i
 void prefixd_keep_drop(struct prefixd_keep *k, const char *name);
 /* All that was found and not taken is given up. */
 void prefixd_keep_drop_rest(struct prefixd_keep *k);
+
+/*
+ * For another program in this process (exec): leaves all that is kept open over exec and writes into
+ * `text` (PREFIXD_KEEP_HANDED_MAX bytes) what has to be that one's config.handed, also without a
+ * keeper.  Return: 0; -ENOSPC.  Undone by prefixd_keep_stay() when exec failed.
+ */
+#define PREFIXD_KEEP_HANDED_MAX (PREFIXD_KEEP_ITEMS_MAX * (PREFIXD_KEEP_NAME_MAX + 16))
+radix_nodiscard int prefixd_keep_hand_over(struct prefixd_keep *k, char *text, size_t len);
+void prefixd_keep_stay(struct prefixd_keep *k);
+
+/*
+ * A listening socket of the service manager's (LISTEN_FDS) by its name: "prefixd", "prefixd-admin".
+ * It is the caller's; -1: there is none.  Before prefixd_keep_start(), which clears the environment
+ * of what the manager said.
+ */
+int prefixd_keep_listener(const char *name);
