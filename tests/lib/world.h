@@ -18,7 +18,7 @@
 #include "tests/lib/rng.h"
 #include "tests/lib/world_tiers.h"
 
-#define WORLD_CLIENTS 32
+#define WORLD_CLIENTS 64
 #define WORLD_GROUPS  8
 #define WORLD_EVENTS  16
 #define WORLD_LATE    8 /* RESERVEs of one worker that wait for their reply */
@@ -141,7 +141,10 @@ __attribute__((format(printf, 2, 3), noreturn)) void world_fail(struct world *w,
 
 /* A connection of process `pid`; no HELLO yet. */
 struct world_client *world_connect(struct world *w, uint32_t pid, uint32_t uid, bool admin);
-/* The same with HELLO, which must succeed. */
+/* The same for any process: a number may be used again by another one. */
+struct world_client *world_connect_as(struct world *w, const struct prefixd_peer *peer,
+				      const struct proto_id *instance);
+/* A connection with HELLO, which must succeed. */
 struct world_client *world_worker(struct world *w, uint32_t pid, uint32_t uid);
 void world_eof(struct world_client *c);  /* the socket ends, the process lives */
 void world_gone(struct world_client *c); /* the process ends; other sessions of it are not told */

@@ -22,7 +22,8 @@ static const char *who(const struct world_client *c, char out[16])
 
 /* ---- connections ----------------------------------------------------------------------------- */
 
-struct world_client *world_connect(struct world *w, uint32_t pid, uint32_t uid, bool admin)
+struct world_client *world_connect_as(struct world *w, const struct prefixd_peer *peer,
+				      const struct proto_id *instance)
 {
 	struct prefixd_event event = { .type = PREFIXD_EVENT_SESSION_OPENED };
 	struct world_client *c = NULL;
@@ -31,11 +32,8 @@ struct world_client *world_connect(struct world *w, uint32_t pid, uint32_t uid, 
 		if (!w->clients[i].used)
 			c = &w->clients[i];
 	ck_assert_ptr_nonnull(c);
-	c->peer = (struct prefixd_peer){
-		.pid = pid, .uid = uid, .gid = uid, .start_time = pid, .admin = admin
-	};
-	memset(&c->instance, 0, sizeof(c->instance));
-	memcpy(c->instance.b, &pid, sizeof(pid));
+	c->peer = *peer;
+	c->instance = *instance;
 	c->used = true;
 	c->open = true;
 	c->closed = false;
@@ -45,10 +43,21 @@ struct world_client *world_connect(struct world *w, uint32_t pid, uint32_t uid, 
 	world_client_late_drop(c);
 	event.session = c->session;
 	event.u.peer = c->peer;
-	world_note(w, "%4u   connected: pid %u, uid %u%s\n", c->session, pid, uid,
-		   admin ? ", admin" : "");
+	world_note(w, "%4u   connected: pid %u, uid %u%s\n", c->session, peer->pid, peer->uid,
+		   peer->admin ? ", admin" : "");
 	world_step(w, &event);
 	return c;
+}
+
+struct world_client *world_connect(struct world *w, uint32_t pid, uint32_t uid, bool admin)
+{
+	const struct prefixd_peer peer = {
+		.pid = pid, .uid = uid, .gid = uid, .start_time = pid, .admin = admin
+	};
+	struct proto_id instance = { { 0 } };
+
+	memcpy(instance.b, &pid, sizeof(pid));
+	return world_connect_as(w, &peer, &instance);
 }
 
 struct proto_span world_text(const char *text)
