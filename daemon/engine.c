@@ -285,16 +285,12 @@ static void on_time(struct prefixd_engine *e)
 			break;
 		(void)prefixd_lease_unquarantine(e, l);
 	}
-	while (!radix_list_empty(&e->aging)) {
+	while (max_age && !radix_list_empty(&e->aging)) {
 		struct prefixd_lease *l = radix_list_first(&e->aging, struct prefixd_lease, aging);
 
-		if (max_age == 0) { /* switched off since */
-			radix_list_remove(&l->aging);
-			continue;
-		}
 		if (e->now_ns - l->begun_ns < max_age)
 			break;
-		prefixd_lease_finish(e, l, PREFIXD_END_REVOKED, NULL);
+		prefixd_session_revoke(e, l);
 	}
 	prefixd_pending_time(e);
 	prefixd_room_time(e);
@@ -314,6 +310,7 @@ uint64_t prefixd_engine_deadline(const struct prefixd_engine *e)
 				     max_age);
 	if (e->draining && !e->exited && e->drain_deadline_ns)
 		due = radix_min_u64(due, e->drain_deadline_ns);
+	due = radix_min_u64(due, prefixd_fence_deadline(e));
 	due = radix_min_u64(due, prefixd_room_deadline(e));
 	due = radix_min_u64(due, prefixd_loads_deadline(e));
 	return radix_min_u64(due, e->events.due_ns);
@@ -506,6 +503,7 @@ struct prefixd_actions prefixd_engine_step(struct prefixd_engine *e, struct pref
 	} while (!radix_list_empty(&e->loads_stirred));
 	prefixd_pending_settle(e);
 	prefixd_roots_reap(e);
+	prefixd_fence_settle(e);
 	prefixd_moves_settle(e);
 	if (event->type == PREFIXD_EVENT_TIMER)
 		prefixd_events_send(e); /* last: it takes the room that is left */

@@ -47,6 +47,7 @@
 	X(leases_died, "leases ended by the end of their process")                     \
 	X(leases_quiesced, "orphaned leases ended by QUIESCED")                        \
 	X(leases_revoked, "leases taken back")                                         \
+	X(times_over, "times that more than half of a pool was kept from use")         \
 	X(unknown_lease, "calls on a lease that is not there")                         \
 	X(waits, "WAITs that had to wait")                                             \
 	X(waits_ready, "waits that ended with the blocks there")                       \

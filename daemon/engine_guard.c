@@ -176,36 +176,51 @@ static void places_sort(struct radix_place *v, uint32_t n)
 	}
 }
 
-/*
- * Blocks of the group that the session keeps from others: slots of its own, and the paths of its
- * leases, where a block that several of them share counts once.
- */
-static uint64_t blocks_held(const struct prefixd_engine *e, const struct prefixd_session *s,
-			    const struct prefixd_group *g)
+struct prefixd_holds prefixd_holds_begin(const struct prefixd_engine *e)
 {
 	/* What this step has not written of its output is room to sort in: a frame's worth. */
 	size_t at = (e->out_len + 63) & ~(size_t)63;
-	struct radix_place *places = (struct radix_place *)(void *)(e->out + at);
-	size_t room = at < e->out_cap ? (e->out_cap - at) / sizeof(*places) : 0;
+
+	return (struct prefixd_holds){
+		.places = (struct radix_place *)(void *)(e->out + at),
+		.room = at < e->out_cap ? (e->out_cap - at) / sizeof(struct radix_place) : 0,
+	};
+}
+
+void prefixd_holds_add(struct prefixd_holds *h, const struct prefixd_lease *l)
+{
+	h->held += l->n_own + l->n_reserved;
+	if (l->state != PREFIXD_LEASE_ACTIVE)
+		return;
+	for (int i = 0; i < 1 + l->donor_held; i++) {
+		const struct radix_place *at = i ? &l->donor.at : &l->pin.at;
+
+		if (h->n < h->room)
+			h->places[h->n++] = *at;
+		else
+			h->held += at->depth; /* as if nothing was shared */
+	}
+}
+
+uint64_t prefixd_holds_end(struct prefixd_holds *h, const struct prefixd_group *g)
+{
+	places_sort(h->places, (uint32_t)h->n);
+	return h->held + radix_paths_blocks(g->index, h->places, (uint32_t)h->n);
+}
+
+static uint64_t blocks_held(const struct prefixd_engine *e, const struct prefixd_session *s,
+			    const struct prefixd_group *g)
+{
+	struct prefixd_holds h = prefixd_holds_begin(e);
 	struct radix_list *it;
-	uint64_t held = 0;
-	uint32_t n = 0;
 
 	radix_list_foreach(it, &s->leases) {
 		const struct prefixd_lease *l = radix_list_entry(it, struct prefixd_lease, link);
 
-		if (l->group != g)
-			continue;
-		held += l->n_own + l->n_reserved;
-		if (l->state != PREFIXD_LEASE_ACTIVE)
-			continue;
-		if (n < room)
-			places[n++] = l->pin.at;
-		else
-			held += l->pin.at.depth; /* as if nothing was shared */
+		if (l->group == g)
+			prefixd_holds_add(&h, l);
 	}
-	places_sort(places, n);
-	return held + radix_paths_blocks(g->index, places, n);
+	return prefixd_holds_end(&h, g);
 }
 
 /* Without a share, or while nobody else went away empty lately, as many as there are. */

@@ -58,6 +58,13 @@ bool prefixd_engine_next_session(const struct prefixd_engine *e, uint32_t *it, u
 bool prefixd_engine_next_lease(const struct prefixd_engine *e, uint64_t *it, uint64_t now_ns,
 			       struct prefixd_lease_info *ret);
 bool prefixd_engine_draining(const struct prefixd_engine *e);
+/*
+ * Slots of a group that nobody can have because who held them left: quarantined ones, and what
+ * leases hold whose socket ended while their process lives.
+ */
+uint64_t prefixd_engine_kept(const struct prefixd_engine *e, uint32_t group);
+/* Is that more than half of any pool?  Then `text` says whose, a line for each such pool. */
+bool prefixd_engine_over(const struct prefixd_engine *e, char *text, size_t len);
 
 /*
  * Every invariant of the engine and of each group's index, by number (README.md).  Return: 0, or

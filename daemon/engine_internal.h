@@ -34,6 +34,8 @@ void prefixd_session_close(struct prefixd_engine *e, struct prefixd_session *s);
 void prefixd_session_die(struct prefixd_engine *e, struct prefixd_session *s,
 			 enum prefixd_lease_end how);
 void prefixd_session_gone(struct prefixd_engine *e, struct prefixd_session *s);
+/* Takes back a lease that has become too old. */
+void prefixd_session_revoke(struct prefixd_engine *e, struct prefixd_lease *l);
 void prefixd_session_free(struct prefixd_engine *e, struct prefixd_session *s);
 bool prefixd_session_may(const struct prefixd_engine *e, const struct prefixd_session *s,
 			 uint32_t tenant);
@@ -50,6 +52,30 @@ bool prefixd_guard_match(struct prefixd_engine *e, struct prefixd_request *rq);
 /* How many more slots of the group the session may reserve. */
 uint32_t prefixd_guard_reserve(const struct prefixd_engine *e, const struct prefixd_session *s,
 			       const struct prefixd_group *g);
+
+/* Blocks that leases keep from others: slots of their own, and their paths, shared ones once. */
+struct prefixd_holds {
+	struct radix_place *places; /* in what this step has not written of its output */
+	size_t room, n;
+	uint64_t held;
+};
+struct prefixd_holds prefixd_holds_begin(const struct prefixd_engine *e);
+/* An active or revoked lease of the group that prefixd_holds_end() will name. */
+void prefixd_holds_add(struct prefixd_holds *h, const struct prefixd_lease *l);
+uint64_t prefixd_holds_end(struct prefixd_holds *h, const struct prefixd_group *g);
+
+/* ---- engine_fence.c: what those who left keep from use ------------------------------------- */
+
+/* The lease is an orphan's from now on. */
+void prefixd_fence_left(struct prefixd_lease *l);
+/* It ends, whoever's it is; before its slots and its pin change. */
+void prefixd_fence_done(struct prefixd_lease *l);
+/* Slots went into quarantine, or came out. */
+void prefixd_fence_stir(struct prefixd_group *g);
+void prefixd_fence_settle(struct prefixd_engine *e);
+uint64_t prefixd_fence_deadline(const struct prefixd_engine *e);
+/* NULL, or what is wrong. */
+const char *prefixd_fence_verify(const struct prefixd_engine *e);
 
 /* ---- engine_open.c --------------------------------------------------------------------------- */
 

@@ -145,7 +145,7 @@ void prefixd_lease_begin(struct prefixd_engine *e, struct prefixd_lease *l,
 	l->pid = s->peer.pid;
 	l->instance = s->instance;
 	radix_list_add_tail(&s->leases, &l->link);
-	if (s->copies && e->config.limits.lease_max_age_ns)
+	if (s->copies) /* also without an age limit: a reload may bring one */
 		radix_list_add_tail(&e->aging, &l->aging);
 	s->n_leases++;
 	e->n_active++;
@@ -346,10 +346,12 @@ static void give_slots(struct prefixd_engine *e, struct prefixd_lease *l, bool k
 		if (!keep_back)
 			prefixd_poison(e, l->group->id, l->slots[i]);
 	}
-	if (keep_back)
-		e->counters.quarantined_blocks += l->n_own;
-	else
+	if (!keep_back) {
 		l->n_own = 0;
+		return;
+	}
+	e->counters.quarantined_blocks += l->n_own;
+	prefixd_fence_stir(l->group);
 }
 
 static void count_end(struct prefixd_counters *c, enum prefixd_lease_end how)
@@ -412,6 +414,7 @@ void prefixd_lease_finish(struct prefixd_engine *e, struct prefixd_lease *l,
 	}
 	settle(e, l, &r);
 	count_end(&e->counters, how);
+	prefixd_fence_done(l);
 	prefixd_reserve_end(e, l, how);
 	prefixd_load_orphan(e, l);
 	if (how == PREFIXD_END_REVOKED)
@@ -463,6 +466,7 @@ uint32_t prefixd_lease_unquarantine(struct prefixd_engine *e, struct prefixd_lea
 		prefixd_poison(e, l->group->id, l->slots[i]);
 	}
 	prefixd_room_stir(e, l->group);
+	prefixd_fence_stir(l->group);
 	if (l->session)
 		l->session->n_leases--;
 	lease_put_away(e, l);

@@ -28,7 +28,7 @@ enum prefixd_lease_end {
 
 struct prefixd_lease {
 	struct radix_list link;  /* the session's leases, the quarantine, or the free list */
-	struct radix_list aging; /* the engine's, where an age limit applies; oldest first */
+	struct radix_list aging; /* the engine's, where an age limit may apply; oldest first */
 	enum prefixd_lease_state state;
 	uint32_t idx;
 	uint64_t id;
@@ -101,6 +101,7 @@ struct prefixd_lease {
 	struct proto_id room_op_id;
 	uint64_t room_body_hash[2];
 	bool hit_told; /* the index knows up to where this lease found what others stored */
+	uint64_t left; /* what it adds to the group's n_left: it is an orphan's */
 	/* whose slots these are, once the session is gone */
 	uint32_t uid, pid;
 	struct proto_id instance;

@@ -98,6 +98,7 @@ void prefixd_session_eof(struct prefixd_engine *e, struct prefixd_session *s)
 		prefixd_wait_stop(e, l);
 		prefixd_reserve_stop(e, l);
 		prefixd_pending_resign(e, l);
+		prefixd_fence_left(l);
 	}
 	s->state = PREFIXD_SESSION_ORPHAN;
 	e->n_orphans++;
@@ -119,6 +120,19 @@ void prefixd_session_gone(struct prefixd_engine *e, struct prefixd_session *s)
 	if (s->state != PREFIXD_SESSION_ORPHAN)
 		prefixd_act(e, PREFIXD_ACTION_CLOSE, s->number);
 	prefixd_session_die(e, s, PREFIXD_END_DIED);
+}
+
+void prefixd_session_revoke(struct prefixd_engine *e, struct prefixd_lease *l)
+{
+	struct prefixd_session *s = l->session;
+
+	prefixd_lease_finish(e, l, PREFIXD_END_REVOKED, NULL);
+	/* An orphan is not told that its reads are over; with the last of them it holds nothing. */
+	if (s->state != PREFIXD_SESSION_ORPHAN || l->n_own)
+		return;
+	(void)prefixd_lease_unquarantine(e, l);
+	if (radix_list_empty(&s->leases) && prefixd_actions_room(e, 1) == 0)
+		prefixd_session_die(e, s, PREFIXD_END_REVOKED);
 }
 
 /* ---- HELLO ----------------------------------------------------------------------------------- */

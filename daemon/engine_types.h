@@ -68,7 +68,12 @@ struct prefixd_group {
 	struct radix_index *index;
 	uint8_t *marks;            /* [n_slots], scratch of verify */
 	struct radix_list waiting; /* struct prefixd_waiting */
-	uint64_t busy_ns;          /* when a RESERVE got nothing last, and whose it was */
+	/* engine_fence.c */
+	uint64_t n_left;         /* blocks that orphans hold, none counted as shared */
+	uint64_t fence_again_ns; /* not counted exactly before */
+	bool fence_stirred;
+	bool over;        /* more than half is kept from use, as of the last count */
+	uint64_t busy_ns; /* when a RESERVE got nothing last, and whose it was */
 	uint32_t busy_session;
 	/* lower tiers: engine_moves.c, engine_room.c */
 	uint32_t n_host;                                 /* host slots */

@@ -269,13 +269,13 @@ static bool check_counters(struct check *c)
 	return true;
 }
 
-/* 12, 13, 17: budget, times, subscribers. */
+/* 12, 13, 17, 22: budget, times, subscribers, what was left. */
 static bool check_rest(struct check *c)
 {
 	const struct prefixd_engine *e = c->e;
 	uint64_t used = 0, last = 0;
 	struct radix_list *it;
-	const char *events;
+	const char *events, *fence = prefixd_fence_verify(e);
 
 	for (uint32_t i = 0; i < e->n_groups; i++)
 		used += e->groups[i] ? e->groups[i]->budget : 0;
@@ -289,6 +289,8 @@ static bool check_rest(struct check *c)
 			return broken(c, 13, "the quarantine is out of order at lease %u", l->idx);
 		last = l->due_ns;
 	}
+	if (fence)
+		return broken(c, 22, "%s", fence);
 	events = prefixd_events_verify(e);
 	return events ? broken(c, 17, "%s", events) : true;
 }
