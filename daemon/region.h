@@ -12,17 +12,23 @@
 
 #include "radix/store.h"
 
+enum {
+	PREFIXD_REGION_LOCK = 1, /* mlock: never to swap */
+	PREFIXD_REGION_HUGE = 2, /* huge pages where the kernel grants them for the asking */
+};
+
 struct prefixd_region {
 	struct radix_store store; /* ctx is the region; it must not move */
 	int fd;
-	bool locked;
+	unsigned flags;
 };
 
 /*
  * Makes a new file, empty, or maps one of an earlier life (fd >= 0, the region's from then on).
  * `len`: what may be asked for; an old file that is longer is mapped whole.  Return: 0; -ENOMEM;
- * -EINVAL: `fd` is no such file; nothing is left behind, but for `fd`, which stays the caller's.
+ * -EINVAL: `fd` is no such file; -EPERM: RLIMIT_MEMLOCK; another negative errno of the making.
+ * Nothing is left behind, but for `fd`, which stays the caller's.
  */
 radix_nodiscard int prefixd_region_init(struct prefixd_region *r, const char *name, int fd,
-					uint64_t len, bool lock);
+					uint64_t len, unsigned flags);
 void prefixd_region_deinit(struct prefixd_region *r); /* idempotent, accepts a zeroed one */

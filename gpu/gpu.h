@@ -129,6 +129,11 @@ void gpu_close(struct gpu *g); /* accepts NULL */
 void gpu_sim_advance(struct gpu *g, uint64_t ns);
 /* Due time of the next job, UINT64_MAX when none: what a simulated world sleeps until. */
 uint64_t gpu_sim_next_due(const struct gpu *g);
+/*
+ * The memory of all pools is somebody else's too, who goes on with it: from here on freeing a pool
+ * leaves its bytes as they are.  Only sim would not.
+ */
+void gpu_leave_memory(struct gpu *g);
 /* Fill a slot's memory with the poison of freed memory; no-op on other back ends. */
 void gpu_poison_slot(struct gpu *g, struct gpu_pool *pool, uint32_t slot);
 
@@ -150,8 +155,8 @@ radix_nodiscard int gpu_shm_new(struct gpu_shm *ret_shm, const char *name, uint6
 				bool want_huge, bool want_ro_fd);
 /*
  * The same memory again, by its read-write descriptor, which the struct owns on success: at least
- * `len` bytes, sealed, and all its pages mapped.  Return: 0; -EINVAL: it is not such memory;
- * -ENOMEM or another negative errno.
+ * `len` bytes, sealed, and no page missing.  Return: 0; -EINVAL: it is not such memory; -ENOMEM or
+ * another negative errno; `fd` stays the caller's then.
  */
 radix_nodiscard int gpu_shm_adopt(struct gpu_shm *ret_shm, int fd, uint64_t len, bool want_ro_fd);
 void gpu_shm_free(struct gpu_shm *shm); /* idempotent, accepts a zeroed struct */

@@ -60,6 +60,12 @@ static int host_pool_new(struct gpu *g, uint32_t n_slots, uint64_t slot_bytes,
 	return gpu_pool_make(&host_of(g)->pools, n_slots, slot_bytes, ret_pool);
 }
 
+static int host_pool_adopt(struct gpu *g, int fd, uint32_t n_slots, uint64_t slot_bytes,
+			   struct gpu_pool **ret_pool)
+{
+	return gpu_pool_adopt(&host_of(g)->pools, fd, n_slots, slot_bytes, ret_pool);
+}
+
 static void host_pool_free(struct gpu *g, struct gpu_pool *pool)
 {
 	if (!pool)
@@ -133,6 +139,7 @@ static const struct gpu_ops host_ops = {
 	.grace_ns = 0, /* a CPU stops writing when its process ends */
 	.close = host_close,
 	.pool_new = host_pool_new,
+	.pool_adopt = host_pool_adopt,
 	.pool_free = host_pool_free,
 	.pool_info = gpu_pool_info,
 	.pool_fd = gpu_pool_fd,

@@ -12,6 +12,33 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+/* Return: 0 with *ret_len, the bytes of all slots; -EINVAL; -ENOMEM. */
+static int pool_shape(struct gpu_pool **ret_pool, uint32_t n_slots, uint64_t slot_bytes,
+		      uint64_t *ret_len)
+{
+	const uint64_t mask = GPU_SLOT_ALIGN - 1;
+	struct gpu_pool *pool;
+
+	if (n_slots == 0 || slot_bytes == 0 || slot_bytes > INT64_MAX)
+		return -EINVAL;
+	if (__builtin_mul_overflow((slot_bytes + mask) & ~mask, n_slots, ret_len))
+		return -EINVAL;
+	pool = calloc(1, sizeof(*pool));
+	if (!pool)
+		return -ENOMEM;
+	pool->n_slots = n_slots;
+	pool->slot_bytes = slot_bytes;
+	pool->slot_stride = (slot_bytes + mask) & ~mask;
+	*ret_pool = pool;
+	return 0;
+}
+
+static void pool_list(struct radix_list *pools, struct gpu_pool *pool)
+{
+	pool->addr = (uintptr_t)pool->shm.base;
+	radix_list_add_tail(pools, &pool->link);
+}
+
 /*
  * The new pool is on `pools`, its addr is the mapping's.  Return: 0, -EINVAL for sizes of 0 or
  * beyond 64 bits, -ENOMEM, or what gpu_shm_new() said.
@@ -23,24 +50,44 @@ int gpu_pool_make(struct radix_list *pools, uint32_t n_slots, uint64_t slot_byte
 	uint64_t len;
 	int r;
 
-	if (n_slots == 0 || slot_bytes == 0 || slot_bytes > INT64_MAX)
-		return -EINVAL;
-	pool = calloc(1, sizeof(*pool));
-	if (!pool)
-		return -ENOMEM;
-	pool->n_slots = n_slots;
-	pool->slot_bytes = slot_bytes;
-	pool->slot_stride = (slot_bytes + GPU_SLOT_ALIGN - 1) & ~(uint64_t)(GPU_SLOT_ALIGN - 1);
-	if (__builtin_mul_overflow(pool->slot_stride, n_slots, &len))
-		r = -EINVAL;
-	else
-		r = gpu_shm_new(&pool->shm, "prefixd-pool", len, true, true);
+	r = pool_shape(&pool, n_slots, slot_bytes, &len);
+	if (r < 0)
+		return r;
+	r = gpu_shm_new(&pool->shm, "prefixd-pool", len, true, true);
 	if (r < 0) {
 		free(pool);
 		return r;
 	}
-	pool->addr = (uintptr_t)pool->shm.base;
-	radix_list_add_tail(pools, &pool->link);
+	pool_list(pools, pool);
+	*ret_pool = pool;
+	return 0;
+}
+
+/*
+ * The same, of memory that is there: no more and no less than these slots need.  Return: 0, -EINVAL
+ * for other memory, -ENOMEM, or what gpu_shm_adopt() said; `fd` stays the caller's then.
+ */
+int gpu_pool_adopt(struct radix_list *pools, int fd, uint32_t n_slots, uint64_t slot_bytes,
+		   struct gpu_pool **ret_pool)
+{
+	struct gpu_pool *pool;
+	uint64_t len;
+	int r;
+
+	r = pool_shape(&pool, n_slots, slot_bytes, &len);
+	if (r < 0)
+		return r;
+	r = gpu_shm_adopt(&pool->shm, fd, len, true);
+	if (r == 0 && pool->shm.len - len >= pool->shm.page_bytes) {
+		pool->shm.fd = -1; /* stays the caller's */
+		gpu_shm_free(&pool->shm);
+		r = -EINVAL;
+	}
+	if (r < 0) {
+		free(pool);
+		return r;
+	}
+	pool_list(pools, pool);
 	*ret_pool = pool;
 	return 0;
 }

@@ -21,17 +21,24 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/statfs.h>
 #include <unistd.h>
 
-#define HUGE_BYTES (UINT64_C(2) << 20)
+#define HUGE_BYTES    (UINT64_C(2) << 20)
+#define MAP_NOW_BYTES (UINT64_C(64) << 20) /* of an earlier life's memory */
 
 /* In newer kernels and glibc only; the values are the kernel's ABI. */
 #ifndef MFD_NOEXEC_SEAL
 #define MFD_NOEXEC_SEAL 0x0008U
 #endif
+#ifndef MADV_POPULATE_READ
+#define MADV_POPULATE_READ 22
+#endif
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23
 #endif
+
+#define SEALS (F_SEAL_SHRINK | F_SEAL_GROW)
 
 static void close_fd(int *fd)
 {
@@ -169,7 +176,7 @@ static int finish(struct gpu_shm *shm, bool want_ro_fd)
 {
 	if (madvise(shm->base, shm->len, MADV_DONTDUMP) < 0)
 		return -errno;
-	if (fcntl(shm->fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) < 0)
+	if (fcntl(shm->fd, F_ADD_SEALS, SEALS | F_SEAL_SEAL) < 0)
 		return -errno;
 	return want_ro_fd ? open_read_only(shm) : 0;
 }
@@ -196,6 +203,67 @@ int gpu_shm_new(struct gpu_shm *ret_shm, const char *name, uint64_t len, bool wa
 	if (r == 0)
 		r = finish(&shm, want_ro_fd);
 	if (r < 0) {
+		gpu_shm_free(&shm);
+		return r;
+	}
+	*ret_shm = shm;
+	return 0;
+}
+
+/*
+ * Is it what finish() left: sealed, and no page missing?  A missing one would be found by whoever
+ * steps into it.  Return: 0, -EINVAL.
+ */
+static int look(struct gpu_shm *shm, uint64_t len)
+{
+	const int seals = fcntl(shm->fd, F_GET_SEALS); /* -1: not a memfd */
+	struct statfs fs;
+	struct stat st;
+
+	if (seals < 0 || (seals & SEALS) != SEALS)
+		return -EINVAL;
+	if (fstat(shm->fd, &st) < 0 || fstatfs(shm->fd, &fs) < 0 || fs.f_bsize <= 0)
+		return -EINVAL;
+	shm->len = (uint64_t)st.st_size;
+	shm->page_bytes = (uint64_t)fs.f_bsize;
+	if (shm->len == 0 || shm->len < len || shm->len % shm->page_bytes != 0)
+		return -EINVAL;
+	return (uint64_t)st.st_blocks * 512 < shm->len ? -EINVAL : 0;
+}
+
+/*
+ * All pages are there; mapping them takes 0.09 s per GiB, which a start has not.  So only what is
+ * small is mapped now, and the rest as it is touched: a fault for 16 pages each, and most of a pool
+ * is touched by workers alone.
+ */
+static int map_again(struct gpu_shm *shm)
+{
+	void *base = mmap(NULL, shm->len, PROT_READ | PROT_WRITE, MAP_SHARED, shm->fd, 0);
+
+	if (base == MAP_FAILED)
+		return -errno;
+	shm->base = base;
+	if (shm->len >= HUGE_BYTES)
+		(void)madvise(shm->base, shm->len, MADV_HUGEPAGE); /* a wish, as in map_plain() */
+	if (shm->len <= MAP_NOW_BYTES && madvise(shm->base, shm->len, MADV_POPULATE_READ) < 0 &&
+	    errno != EINVAL)
+		return errno == EFAULT ? -ENOMEM : -errno;
+	return madvise(shm->base, shm->len, MADV_DONTDUMP) < 0 ? -errno : 0;
+}
+
+int gpu_shm_adopt(struct gpu_shm *ret_shm, int fd, uint64_t len, bool want_ro_fd)
+{
+	struct gpu_shm shm = { .fd = fd, .ro_fd = -1 };
+	int r;
+
+	r = look(&shm, len);
+	if (r < 0)
+		return r;
+	r = map_again(&shm);
+	if (r == 0 && want_ro_fd)
+		r = open_read_only(&shm);
+	if (r < 0) {
+		shm.fd = -1; /* stays the caller's */
 		gpu_shm_free(&shm);
 		return r;
 	}

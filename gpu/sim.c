@@ -41,6 +41,7 @@ struct sim {
 	uint32_t n_submits;
 	uint32_t n_jobs;
 	bool lost;
+	bool left; /* the memory outlives the device */
 };
 
 static struct sim *sim_of(const struct gpu *g)
@@ -153,38 +154,83 @@ static void *sim_view(const struct sim *s, uint64_t addr, uint64_t len)
 
 /* ---- pools ----------------------------------------------------------------------------------- */
 
+/* Whether the device may have one more pool.  Asked before memory is made: that is to be spared. */
+static int sim_pool_may(struct sim *s, uint32_t n_slots, uint64_t slot_bytes)
+{
+	uint64_t total;
+
+	if (s->lost)
+		return -ENODEV;
+	if (++s->n_allocs == s->plan.fail_alloc)
+		return -ENOMEM;
+	if (s->plan.capacity &&
+	    (__builtin_mul_overflow(slot_bytes, n_slots, &total) ||
+	     total > s->plan.capacity - radix_min_u64(s->plan.capacity, s->pool_bytes)))
+		return -ENOMEM;
+	return 0;
+}
+
+/* From the list it was made on into the window. */
+static int sim_pool_place(struct sim *s, struct gpu_pool *pool)
+{
+	uint64_t addr;
+	int r = range_take(s, pool->shm.len, &addr);
+
+	if (r < 0)
+		return r;
+	radix_list_remove(&pool->link);
+	pool->addr = addr;
+	radix_list_add_tail(&s->pools, &pool->link);
+	s->pool_bytes += pool->slot_bytes * pool->n_slots;
+	return 0;
+}
+
 static int sim_pool_new(struct gpu *g, uint32_t n_slots, uint64_t slot_bytes,
 			struct gpu_pool **ret_pool)
 {
 	struct sim *s = sim_of(g);
 	struct radix_list made;
 	struct gpu_pool *pool;
-	uint64_t addr, total;
 	int r;
 
-	if (s->lost)
-		return -ENODEV;
-	if (++s->n_allocs == s->plan.fail_alloc)
-		return -ENOMEM;
-	/* Before the memory is made: a capacity is there to spare the machine. */
-	if (s->plan.capacity &&
-	    (__builtin_mul_overflow(slot_bytes, n_slots, &total) ||
-	     total > s->plan.capacity - radix_min_u64(s->plan.capacity, s->pool_bytes)))
-		return -ENOMEM;
+	r = sim_pool_may(s, n_slots, slot_bytes);
+	if (r < 0)
+		return r;
 	radix_list_init(&made);
 	r = gpu_pool_make(&made, n_slots, slot_bytes, &pool);
 	if (r < 0)
 		return r;
-	r = range_take(s, pool->shm.len, &addr);
+	r = sim_pool_place(s, pool);
 	if (r < 0) {
 		gpu_pool_drop(pool);
 		return r;
 	}
-	radix_list_remove(&pool->link);
-	pool->addr = addr;
-	radix_list_add_tail(&s->pools, &pool->link);
-	s->pool_bytes += slot_bytes * n_slots;
 	memset(pool->shm.base, GPU_SIM_NEW, pool->shm.len);
+	*ret_pool = pool;
+	return 0;
+}
+
+static int sim_pool_adopt(struct gpu *g, int fd, uint32_t n_slots, uint64_t slot_bytes,
+			  struct gpu_pool **ret_pool)
+{
+	struct sim *s = sim_of(g);
+	struct radix_list made;
+	struct gpu_pool *pool;
+	int r;
+
+	r = sim_pool_may(s, n_slots, slot_bytes);
+	if (r < 0)
+		return r;
+	radix_list_init(&made);
+	r = gpu_pool_adopt(&made, fd, n_slots, slot_bytes, &pool);
+	if (r < 0)
+		return r;
+	r = sim_pool_place(s, pool);
+	if (r < 0) {
+		pool->shm.fd = -1; /* stays the caller's */
+		gpu_pool_drop(pool);
+		return r;
+	}
 	*ret_pool = pool;
 	return 0;
 }
@@ -197,7 +243,8 @@ static void sim_pool_free(struct gpu *g, struct gpu_pool *pool)
 	if (!pool)
 		return;
 	radix_assert(!gpu_queue_touches(&s->queue, pool) && !gpu_queue_touches(&s->ready, pool));
-	memset(pool->shm.base, GPU_SIM_FREED, pool->shm.len);
+	if (!s->left)
+		memset(pool->shm.base, GPU_SIM_FREED, pool->shm.len);
 	s->pool_bytes -= pool->slot_bytes * pool->n_slots;
 	gpu_pool_drop(pool);
 }
@@ -421,6 +468,7 @@ static const struct gpu_ops sim_ops = {
 	.grace_ns = 0, /* workers reach its memory with their CPU only */
 	.close = sim_close,
 	.pool_new = sim_pool_new,
+	.pool_adopt = sim_pool_adopt,
 	.pool_free = sim_pool_free,
 	.pool_info = gpu_pool_info,
 	.pool_fd = gpu_pool_fd,
@@ -488,4 +536,10 @@ void gpu_poison_slot(struct gpu *g, struct gpu_pool *pool, uint32_t slot)
 		return;
 	radix_assert(slot < pool->n_slots);
 	memset((char *)pool->shm.base + slot * pool->slot_stride, GPU_SIM_FREED, pool->slot_stride);
+}
+
+void gpu_leave_memory(struct gpu *g)
+{
+	if (g->ops == &sim_ops)
+		sim_of(g)->left = true;
 }

@@ -172,6 +172,49 @@ START_TEST(shm_fails_at_every_call)
 }
 END_TEST
 
+/* What is refused stays the caller's, and whole. */
+START_TEST(adopting_fails_at_every_call)
+{
+	struct gpu_shm made, shm, untouched;
+	uint32_t fds, maps, n_refused = 0;
+	int error = errors[_i], fd;
+
+	memset(&untouched, 0x6b, sizeof(untouched));
+	ck_assert_int_eq(gpu_shm_new(&made, "prefixd-test", 3 << 20, false, false), 0);
+	fds = count_fds();
+	maps = count_memfd_maps();
+	for (uint32_t nth = 1; nth < 100; nth++) {
+		int r;
+
+		shm = untouched;
+		fd = dup(made.fd);
+		ck_assert_int_ge(fd, 0);
+		arm(nth, 0, error);
+		r = gpu_shm_adopt(&shm, fd, 3 << 20, true);
+		fault.armed = false;
+		if (r < 0) {
+			n_refused++;
+			ck_assert_mem_eq(&shm, &untouched, sizeof(shm));
+			ck_assert_int_ge(fcntl(fd, F_GETFD), 0);
+			(void)close(fd);
+		} else {
+			memset(shm.base, 1, shm.len);
+			gpu_shm_free(&shm);
+		}
+		ck_assert_uint_eq(count_fds(), fds);
+		ck_assert_uint_eq(count_memfd_maps(), maps);
+		if (!fault.failed) {
+			ck_assert_int_eq(r, 0);
+			/* seals, mapping, core dumps, mode and second descriptor at the least */
+			ck_assert_uint_ge(n_refused, 5);
+			gpu_shm_free(&made);
+			return;
+		}
+	}
+	ck_abort_msg("more system calls than anyone would expect");
+}
+END_TEST
+
 START_TEST(shm_impossible_lengths)
 {
 	static const struct {
@@ -414,6 +457,7 @@ static Suite *faults(void)
 
 	tcase_add_loop_test(t, shm_fails_at_every_call, 0,
 			    (int)(radix_array_size(shapes) * radix_array_size(errors)));
+	tcase_add_loop_test(t, adopting_fails_at_every_call, 0, (int)radix_array_size(errors));
 	tcase_add_loop_test(t, shm_impossible_lengths, 0, 4);
 	tcase_add_test(t, shm_beyond_the_memory_there_is);
 	tcase_add_test(t, shm_without_descriptors);
