@@ -229,7 +229,11 @@ static void raw_reply(struct world *w, uint8_t *body, uint32_t cap, struct proto
 #define FRAME(world, into, room, opcode, name, msg)                                 \
 	__extension__({                                                             \
 		struct proto_writer wr_ = { .p = (into), .cap = (room) };           \
-		struct proto_header h_ = { .op = (opcode), .seq = (world)->seq++ }; \
+		struct proto_header h_ = { .op = (opcode),                          \
+					   .seq = (world)->seq++,                   \
+					   .version = (opcode) == PROTO_OP_HELLO    \
+							      ? PROTO_VERSION_HELLO \
+							      : PROTO_VERSION };    \
 		size_t at_ = proto_frame_begin(&wr_);                               \
 		proto_##name##_encode(&wr_, (msg));                                 \
 		if (proto_frame_end(&wr_, at_, &h_))                                \
