@@ -20,9 +20,10 @@ struct prefixd_admin_reply {
 typedef void prefixd_admin_op(struct prefixd_server *s, const json_t *args,
 			      struct prefixd_admin_reply *reply);
 
-prefixd_admin_op prefixd_admin_status, prefixd_admin_stat;                    /* admin_status.c */
-prefixd_admin_op prefixd_admin_tree, prefixd_admin_pins, prefixd_admin_audit; /* admin_look.c */
-prefixd_admin_op prefixd_admin_explain;                                       /* admin_explain.c */
+prefixd_admin_op prefixd_admin_status, prefixd_admin_stat; /* admin_status.c */
+prefixd_admin_op prefixd_admin_tree, prefixd_admin_audit;  /* admin_look.c */
+prefixd_admin_op prefixd_admin_pins;                       /* admin_pins.c */
+prefixd_admin_op prefixd_admin_explain;                    /* admin_explain.c */
 
 /* Members; a stolen value may be NULL. */
 void prefixd_admin_put(struct prefixd_admin_reply *r, json_t *obj, const char *name,

@@ -1,5 +1,5 @@
 /*
- * admin_look.c - the tree as a picture, who holds what, and whether all invariants hold.
+ * admin_look.c - the tree as a picture, and whether all invariants hold.
  */
 #include "daemon/admin_internal.h"
 
@@ -10,7 +10,6 @@
 
 #define TREE_LINES_DEFAULT 200u
 #define TREE_LINES_MAX     100000u
-#define PINS_DEFAULT       1000u
 
 /* ---- tree ------------------------------------------------------------------------------------ */
 
@@ -79,84 +78,6 @@ void prefixd_admin_tree(struct prefixd_server *s, const json_t *args, struct pre
 		prefixd_admin_refuse(r, "group", "there is no group %llu",
 				     (unsigned long long)only);
 	prefixd_admin_put_bool(r, r->root, "truncated", t.truncated);
-}
-
-/* ---- pins ------------------------------------------------------------------------------------ */
-
-static int older_first(const void *a, const void *b)
-{
-	const struct prefixd_lease_info *x = a, *y = b;
-
-	if (x->age_ns != y->age_ns)
-		return x->age_ns > y->age_ns ? -1 : 1;
-	return x->id < y->id ? -1 : x->id > y->id;
-}
-
-/* All leases of at least that age, for the caller to free.  Return: 0, -ENOMEM. */
-static int leases_collect(struct prefixd_server *s, uint64_t older_ns,
-			  struct prefixd_lease_info **ret_v, size_t *ret_n)
-{
-	struct prefixd_lease_info *v = NULL, info;
-	uint64_t it = 0, now = prefixd_now_ns();
-	size_t n = 0, cap = 0;
-
-	while (prefixd_engine_next_lease(s->engine, &it, now, &info)) {
-		if (info.age_ns < older_ns)
-			continue;
-		if (n == cap) {
-			struct prefixd_lease_info *bigger;
-
-			cap = cap ? cap * 2 : 64;
-			bigger = realloc(v, cap * sizeof(*v));
-			if (!bigger) {
-				free(v);
-				return -ENOMEM;
-			}
-			v = bigger;
-		}
-		v[n++] = info;
-	}
-	if (n > 1)
-		qsort(v, n, sizeof(*v), older_first);
-	*ret_v = v;
-	*ret_n = n;
-	return 0;
-}
-
-void prefixd_admin_pins(struct prefixd_server *s, const json_t *args, struct prefixd_admin_reply *r)
-{
-	uint64_t older_ns = 0, max = PINS_DEFAULT;
-	struct prefixd_lease_info *v = NULL;
-	size_t n = 0;
-	json_t *list;
-
-	if (!prefixd_admin_arg_time(args, "older_s", &older_ns, r) ||
-	    !prefixd_admin_arg_u64(args, "max", UINT32_MAX, &max, r))
-		return;
-	if (leases_collect(s, older_ns, &v, &n) < 0) {
-		r->failed = true;
-		return;
-	}
-	list = prefixd_admin_array(r, r->root, "pins");
-	for (size_t i = 0; i < n && i < max; i++) {
-		json_t *j = json_object();
-
-		prefixd_admin_put_u64(r, j, "lease", v[i].id);
-		prefixd_admin_put_u64(r, j, "session", v[i].session);
-		prefixd_admin_put_u64(r, j, "pid", v[i].pid);
-		prefixd_admin_put_u64(r, j, "uid", v[i].uid);
-		prefixd_admin_put_text(r, j, "tenant",
-				       v[i].tenant < s->n_tenants ? s->tenants[v[i].tenant].name
-								  : "");
-		prefixd_admin_put_u64(r, j, "ns", v[i].ns);
-		prefixd_admin_put_bool(r, j, "orphan", v[i].orphan);
-		prefixd_admin_put_real(r, j, "age_s", (double)v[i].age_ns / 1e9);
-		prefixd_admin_put_u64(r, j, "blocks", v[i].n_blocks);
-		prefixd_admin_put_u64(r, j, "reserved", v[i].n_reserved);
-		prefixd_admin_append(r, list, j);
-	}
-	prefixd_admin_put_u64(r, r->root, "total", n);
-	free(v);
 }
 
 /* ---- audit ----------------------------------------------------------------------------------- */

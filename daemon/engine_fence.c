@@ -246,6 +246,7 @@ static void tell_group(const struct prefixd_engine *e, const struct prefixd_grou
 bool prefixd_engine_over(const struct prefixd_engine *e, char *text, size_t len)
 {
 	struct text t = { .p = text, .len = len };
+	bool over = false;
 
 	if (len)
 		text[0] = '\0';
@@ -254,11 +255,14 @@ bool prefixd_engine_over(const struct prefixd_engine *e, char *text, size_t len)
 
 		if (!g || !g->over)
 			continue;
+		over = true;
+		if (len == 0)
+			break;
 		if (t.n)
 			add(&t, "\n");
 		tell_group(e, g, &t);
 	}
-	return t.n > 0;
+	return over;
 }
 
 /* ---- the end of a step ----------------------------------------------------------------------- */

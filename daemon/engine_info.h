@@ -28,13 +28,46 @@ struct prefixd_group_info {
 	struct radix_index *index; /* for radix_dump, radix_verify, radix_index_stats */
 };
 
+/* How a lease stands.  The last two have ended; what they had reserved is not free yet. */
+#define PREFIXD_STANDS(X)                                                           \
+	X(LIVE, "live")                                                             \
+	X(ORPHAN, "orphan")           /* the socket ended, the process lives */     \
+	X(REVOKED, "revoked")         /* until the process says QUIESCED or ends */ \
+	X(QUARANTINED, "quarantined") /* the process has ended: until the grace is over */
+
+enum prefixd_stand {
+#define X(sym, text) PREFIXD_STAND_##sym,
+	PREFIXD_STANDS(X)
+#undef X
+};
+
+const char *prefixd_stand_to_string(enum prefixd_stand stand);
+
+#define PREFIXD_LEASE_HEAD 16u
+
 struct prefixd_lease_info {
 	uint64_t id;
-	uint32_t session, pid, uid, tenant, ns;
-	bool orphan;
+	uint32_t session; /* RADIX_NONE: quarantined */
+	uint32_t pid, uid;
+	const char *name; /* of the worker, as HELLO had it */
+	enum prefixd_stand stand;
+	bool orphan; /* stand is ORPHAN */
 	uint64_t age_ns;
+	uint32_t group;
+	uint64_t slot_bytes;
 	uint64_t n_blocks;   /* pinned path, blocks */
 	uint64_t n_reserved; /* slots reserved and not committed */
+	uint64_t n_own;      /* slots of duplicates; of a lease that has ended, all it had */
+	const uint32_t *own, *reserved; /* [n_own], [n_reserved] */
+	/* LIVE and ORPHAN */
+	uint32_t tenant, ns;
+	const char *model;
+	bool salted;
+	uint8_t salt_digest[8]; /* keyed: tells salts apart, and nothing else about them */
+	bool island;            /* the path may begin in the middle of a prompt */
+	enum radix_key_mode mode;
+	uint8_t head[PREFIXD_LEASE_HEAD]; /* of the first key */
+	uint32_t head_len;
 };
 
 struct prefixd_session_info {
@@ -57,13 +90,19 @@ bool prefixd_engine_next_session(const struct prefixd_engine *e, uint32_t *it, u
 				 struct prefixd_session_info *ret);
 bool prefixd_engine_next_lease(const struct prefixd_engine *e, uint64_t *it, uint64_t now_ns,
 			       struct prefixd_lease_info *ret);
+/* The same over leases that have ended and whose slots are not free yet. */
+bool prefixd_engine_next_ended(const struct prefixd_engine *e, uint64_t *it, uint64_t now_ns,
+			       struct prefixd_lease_info *ret);
+/* Blocks of a group that leases keep from leaving, shared ones once.  O(leases). */
+uint64_t prefixd_engine_pinned(const struct prefixd_engine *e, uint32_t group);
 bool prefixd_engine_draining(const struct prefixd_engine *e);
 /*
  * Slots of a group that nobody can have because who held them left: quarantined ones, and what
  * leases hold whose socket ended while their process lives.
  */
 uint64_t prefixd_engine_kept(const struct prefixd_engine *e, uint32_t group);
-/* Is that more than half of any pool?  Then `text` says whose, a line for each such pool. */
+/* Is that more than half of any pool?  Then `text` says whose, a line for each such pool.  len may
+ * be 0: only the answer. */
 bool prefixd_engine_over(const struct prefixd_engine *e, char *text, size_t len);
 
 /*

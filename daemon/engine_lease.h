@@ -101,6 +101,8 @@ struct prefixd_lease {
 	struct proto_id room_op_id;
 	uint64_t room_body_hash[2];
 	bool hit_told; /* the index knows up to where this lease found what others stored */
+	uint8_t head[PREFIXD_LEASE_HEAD]; /* of the first key, for who looks at pins */
+	uint32_t head_len;
 	uint64_t left; /* what it adds to the group's n_left: it is an orphan's */
 	/* whose slots these are, once the session is gone */
 	uint32_t uid, pid;

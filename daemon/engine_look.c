@@ -92,6 +92,74 @@ bool prefixd_engine_next_session(const struct prefixd_engine *e, uint32_t *it, u
 	return true;
 }
 
+const char *prefixd_stand_to_string(enum prefixd_stand stand)
+{
+	static const char *const texts[] = {
+#define X(sym, text) [PREFIXD_STAND_##sym] = (text),
+		PREFIXD_STANDS(X)
+#undef X
+	};
+
+	return stand < radix_array_size(texts) ? texts[stand] : "unknown";
+}
+
+static enum prefixd_stand stand_of(const struct prefixd_lease *l)
+{
+	if (l->state == PREFIXD_LEASE_QUARANTINE)
+		return PREFIXD_STAND_QUARANTINED;
+	if (l->state == PREFIXD_LEASE_REVOKED)
+		return PREFIXD_STAND_REVOKED;
+	return l->session->state == PREFIXD_SESSION_ORPHAN ? PREFIXD_STAND_ORPHAN
+							   : PREFIXD_STAND_LIVE;
+}
+
+/* Where the prompt of an active lease lives, and how it begins. */
+static void tell_path(const struct prefixd_engine *e, const struct prefixd_lease *l,
+		      struct prefixd_lease_info *ret)
+{
+	const struct prefixd_root *root = l->root;
+	const struct prefixd_field f[] = { { 1, root->salt, root->salt_len } };
+
+	ret->tenant = root->tenant;
+	ret->ns = root->ns->id;
+	ret->model = root->ns->model;
+	ret->salted = root->salt_len > 0;
+	if (ret->salted)
+		prefixd_name_digest(e, "prefixd salt", f, 1, ret->salt_digest,
+				    sizeof(ret->salt_digest));
+	ret->island = l->island;
+	ret->mode = root->ns->mode;
+	ret->head_len = l->head_len;
+	memcpy(ret->head, l->head, l->head_len);
+}
+
+static void tell_lease(const struct prefixd_engine *e, const struct prefixd_lease *l,
+		       uint64_t now_ns, struct prefixd_lease_info *ret)
+{
+	*ret = (struct prefixd_lease_info){
+		.id = l->id,
+		.session = l->session ? l->session->number : RADIX_NONE,
+		.pid = l->pid,
+		.uid = l->uid,
+		.name = l->session ? l->session->name : "",
+		.stand = stand_of(l),
+		.age_ns = now_ns > l->begun_ns ? now_ns - l->begun_ns : 0,
+		.group = l->group->id,
+		.slot_bytes = l->group->slot_bytes,
+		.n_own = l->n_own,
+		.n_reserved = l->n_reserved,
+		.own = l->slots,
+		.reserved = l->slots ? l->slots + l->res_head : NULL,
+		.ns = RADIX_NONE,
+		.model = "",
+	};
+	ret->orphan = ret->stand == PREFIXD_STAND_ORPHAN;
+	if (l->state != PREFIXD_LEASE_ACTIVE)
+		return;
+	ret->n_blocks = l->n_path;
+	tell_path(e, l, ret);
+}
+
 bool prefixd_engine_next_lease(const struct prefixd_engine *e, uint64_t *it, uint64_t now_ns,
 			       struct prefixd_lease_info *ret)
 {
@@ -100,19 +168,42 @@ bool prefixd_engine_next_lease(const struct prefixd_engine *e, uint64_t *it, uin
 
 		if (l->state != PREFIXD_LEASE_ACTIVE)
 			continue;
-		*ret = (struct prefixd_lease_info){
-			.id = l->id,
-			.session = l->session->number,
-			.pid = l->pid,
-			.uid = l->uid,
-			.tenant = l->root->tenant,
-			.ns = l->root->ns->id,
-			.orphan = l->session->state == PREFIXD_SESSION_ORPHAN,
-			.age_ns = now_ns > l->begun_ns ? now_ns - l->begun_ns : 0,
-			.n_blocks = l->n_path,
-			.n_reserved = l->n_reserved,
-		};
+		tell_lease(e, l, now_ns, ret);
 		return true;
 	}
 	return false;
+}
+
+bool prefixd_engine_next_ended(const struct prefixd_engine *e, uint64_t *it, uint64_t now_ns,
+			       struct prefixd_lease_info *ret)
+{
+	while (*it < e->n_leases) {
+		const struct prefixd_lease *l = e->leases[(*it)++];
+
+		if ((l->state != PREFIXD_LEASE_REVOKED && l->state != PREFIXD_LEASE_QUARANTINE) ||
+		    l->n_own == 0)
+			continue;
+		tell_lease(e, l, now_ns, ret);
+		return true;
+	}
+	return false;
+}
+
+uint64_t prefixd_engine_pinned(const struct prefixd_engine *e, uint32_t group)
+{
+	const struct prefixd_group *g = group < e->n_groups ? e->groups[group] : NULL;
+	struct prefixd_holds h = prefixd_holds_begin(e);
+	uint64_t slots = 0;
+
+	if (!g || g->state != PREFIXD_GROUP_READY)
+		return 0;
+	for (uint32_t i = 0; i < e->n_leases; i++) {
+		const struct prefixd_lease *l = e->leases[i];
+
+		if (l->state != PREFIXD_LEASE_ACTIVE || l->group != g)
+			continue;
+		slots += l->n_own + l->n_reserved;
+		prefixd_holds_add(&h, l);
+	}
+	return prefixd_holds_end(&h, g) - slots;
 }

@@ -466,6 +466,9 @@ void prefixd_op_match(struct prefixd_engine *e, struct prefixd_request *rq)
 		return;
 	}
 	l->group = name.ns->group;
+	l->head_len = radix_min_u32(radix_min_u32(m.keys.n, name.ns->key_len), sizeof(l->head));
+	if (l->head_len)
+		memcpy(l->head, m.keys.p, l->head_len);
 	k.keys = m.keys.p;
 	k.tail = m.tail;
 	k.no_tail = (m.flags & PROTO_MATCH_NO_TAIL) || !tails_allowed(name.ns);

@@ -56,6 +56,11 @@ static void groups_gather(const struct prefixd_server *s, struct prefixd_snapsho
 		struct radix_stats st;
 
 		radix_index_stats(info.index, &st);
+		uint64_t pinned = prefixd_engine_pinned(s->engine, info.id);
+
+		snap->pinned_blocks += pinned;
+		snap->pinned_bytes += pinned * info.slot_bytes;
+		snap->kept_slots += prefixd_engine_kept(s->engine, info.id);
 		snap->pools++;
 		slots_gather(snap, RADIX_TIER_DEVICE, st.slots, st.n_slots, info.slot_stride);
 		slots_gather(snap, RADIX_TIER_HOST, st.host, st.n_host, info.slot_stride);
@@ -106,6 +111,8 @@ static void sessions_gather(const struct prefixd_server *s, uint64_t now,
 	}
 	while (prefixd_engine_next_lease(s->engine, &it64, now, &lease)) {
 		snap->leases++;
+		snap->orphan_leases += lease.orphan;
+		snap->reserved_slots += lease.n_reserved;
 		if (lease.age_ns > snap->lease_age_max_ns)
 			snap->lease_age_max_ns = lease.age_ns;
 	}
@@ -168,6 +175,7 @@ static void snapshot_gather(struct prefixd_server *s, uint64_t now, struct prefi
 		.device = s->pools.gpu->ops->name,
 		.measures = s->measures,
 		.heap_bytes = s->memory.bytes,
+		.pool_over = prefixd_engine_over(s->engine, NULL, 0),
 		.draining = s->draining,
 		.started_ns = s->started_wall_ns,
 		.reload_ok = !s->reload_failed,
@@ -206,6 +214,22 @@ static void sentence_page(int status, const char *text, struct prefixd_http_repl
 					    .len = strlen(text) };
 }
 
+static void ready_page(struct prefixd_server *s, struct prefixd_http_reply *ret)
+{
+	char text[1280] = "degraded: ";
+	size_t n = strlen(text);
+
+	if (s->draining) {
+		sentence_page(503, "draining: workers can no longer connect, leases may end\n",
+			      ret);
+	} else if (prefixd_engine_over(s->engine, text + n, sizeof(text) - n - 1)) {
+		(void)strcat(text, "\n"); /* the last byte but one was left for it */
+		sentence_page(503, text, ret);
+	} else {
+		sentence_page(200, "ok\n", ret);
+	}
+}
+
 static bool page_get(void *ctx, const char *path, const char *accept,
 		     struct prefixd_http_reply *ret)
 {
@@ -215,11 +239,8 @@ static bool page_get(void *ctx, const char *path, const char *accept,
 		metrics_page(s, accept, ret);
 	else if (strcmp(path, "/healthz") == 0) /* an answer shows that the loop turns */
 		sentence_page(200, "ok\n", ret);
-	else if (strcmp(path, "/readyz") == 0 && s->draining)
-		sentence_page(503, "draining: workers can no longer connect, leases may end\n",
-			      ret);
 	else if (strcmp(path, "/readyz") == 0)
-		sentence_page(200, "ok\n", ret);
+		ready_page(s, ret);
 	else
 		return false;
 	return true;

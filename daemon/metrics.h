@@ -96,7 +96,9 @@ struct prefixd_snapshot {
 	uint64_t tree_bytes, table_bytes, key_bytes, heap_bytes;
 
 	uint64_t sessions_connected, sessions_orphaned;
-	uint64_t leases, lease_age_max_ns;
+	uint64_t leases, orphan_leases, lease_age_max_ns;
+	uint64_t pinned_blocks, pinned_bytes, reserved_slots;
+	uint64_t kept_slots, pool_over;
 
 	struct prefixd_redis_stats redis; /* zeroes without one */
 	uint64_t redis_up, redis_breaker[3];

@@ -43,6 +43,23 @@ uint64_t prefixd_process_start(uint32_t pid)
 	return start;
 }
 
+void prefixd_process_name(uint32_t pid, char ret_name[PREFIXD_PROCESS_NAME_MAX])
+{
+	char path[32];
+	ssize_t n = -1;
+	int fd;
+
+	snprintf(path, sizeof(path), "/proc/%u/comm", pid);
+	fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (fd >= 0) {
+		n = read(fd, ret_name, PREFIXD_PROCESS_NAME_MAX - 1);
+		close(fd);
+	}
+	if (n > 0 && ret_name[n - 1] == '\n')
+		n--;
+	ret_name[n > 0 ? n : 0] = '\0';
+}
+
 /* Clock ticks since boot, now: a process that began later cannot have connected before. */
 static uint64_t ticks_now(void)
 {

@@ -19,6 +19,9 @@
 radix_nodiscard int prefixd_peer_get(int fd, struct prefixd_peer *ret_peer, int *ret_pidfd);
 /* Start time of a process in clock ticks since boot, 0 when it is gone. */
 uint64_t prefixd_process_start(uint32_t pid);
+#define PREFIXD_PROCESS_NAME_MAX 32
+/* What the kernel calls the process; empty when it is gone. */
+void prefixd_process_name(uint32_t pid, char ret_name[PREFIXD_PROCESS_NAME_MAX]);
 /* A descriptor of process `pid`, if it is the one that began then; -1 otherwise.  For kernels whose
  * sockets do not give one. */
 int prefixd_process_open(uint32_t pid, uint64_t start_time);

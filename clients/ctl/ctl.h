@@ -41,6 +41,7 @@ enum ctl_exit {
 	X(ALL, "all", 0, NULL, "every namespace")                                               \
 	X(LINES, "lines", 0, "N", "at most N lines (200)")                                      \
 	X(OLDER, "older", 0, "TIME", "only those held so long: 30s, 5m, 1h")                    \
+	X(SORT, "sort", 0, "age|size", "which come first (age)")                                \
 	X(TENANT, "tenant", 0, "NAME", "tenant (the first one)")                                \
 	X(SALT, "salt", 0, "TEXT", "salt (none)")                                               \
 	X(SALT_HEX, "salt-hex", 0, "HEX", "salt, as hex")                                       \

@@ -17,41 +17,72 @@ enum ctl_exit ctl_show_tree(const struct ctl *ctl, const json_t *r)
 	return CTL_OK;
 }
 
-enum ctl_exit ctl_show_pins(const struct ctl *ctl, const json_t *r)
+/* "model/salt 1 15043 3186": where the path lies, and how it begins. */
+static const char *path_of(const json_t *p)
 {
-	static const char *const titles[] = { "<LEASE", "SESSION", "PID",    "UID",      "<TENANT",
-					      "NS",     "AGE",     "BLOCKS", "RESERVED", "<STATE" };
-	const json_t *pins = json_object_get(r, "pins"), *p;
-	struct ctl_table t;
+	const char *salt = ctl_str(p, "salt"), *digest = ctl_str(p, "digest");
+	const char *path = ctl_format("%s%s%.8s", ctl_str(p, "model"), salt[0] ? "/" : "", salt);
+	const json_t *token;
 	size_t i;
 
-	ctl_table_init(&t, titles, 10);
+	if (digest[0])
+		return ctl_format("%s %s", path, digest);
+	json_array_foreach((json_t *)(uintptr_t)json_object_get(p, "tokens"), i, token)
+		path = ctl_format("%s %lld", path, (long long)json_integer_value(token));
+	return path;
+}
+
+static void pins_table(const json_t *pins)
+{
+	static const char *const titles[] = { "PID",    "UID",  "<NAME", "<TENANT", "AGE",
+					      "BLOCKS", "SIZE", "RSVD",  "<STATE",  "<PATH" };
+	struct ctl_table t;
+	const json_t *p;
+	size_t i;
+
+	ctl_table_init(&t, titles, sizeof(titles) / sizeof(titles[0]));
 	json_array_foreach((json_t *)(uintptr_t)pins, i, p)
 	{
-		const json_t *tenant = json_object_get(p, "tenant");
+		const char *state = ctl_str(p, "state");
 		const char *cells[] = {
-			ctl_format("%#llx", (unsigned long long)ctl_u64(p, "lease")),
-			ctl_format("%llu", (unsigned long long)ctl_u64(p, "session")),
 			ctl_format("%llu", (unsigned long long)ctl_u64(p, "pid")),
 			ctl_format("%llu", (unsigned long long)ctl_u64(p, "uid")),
-			json_is_string(tenant)
-				? ctl_str(p, "tenant")
-				: ctl_format("%llu", (unsigned long long)ctl_u64(p, "tenant")),
-			ctl_count(ctl_u64(p, "ns")),
+			ctl_str(p, "name"),
+			ctl_str(p, "tenant"),
 			ctl_age(ctl_real(p, "age_s")),
 			ctl_brief(ctl_u64(p, "blocks")),
-			ctl_brief(ctl_u64(p, "reserved")),
-			ctl_bool(p, "orphan") ? "orphan" : "live",
+			ctl_bytes(ctl_u64(p, "bytes")),
+			ctl_brief(ctl_u64(p, "reserved") + ctl_u64(p, "own")),
+			strcmp(state, "quarantined") == 0 ? "quarant." : state,
+			path_of(p),
 		};
 
 		ctl_table_row(&t, cells);
 	}
-	if (json_array_size(pins) == 0)
-		puts("nothing is pinned");
 	ctl_table_print(&t, NULL);
-	if (ctl_u64(r, "total") > json_array_size(pins))
-		printf("... and %s more; --older SECONDS leaves out the young\n",
-		       ctl_count(ctl_u64(r, "total") - json_array_size(pins)));
+}
+
+enum ctl_exit ctl_show_pins(const struct ctl *ctl, const json_t *r)
+{
+	const json_t *pins = json_object_get(r, "pins");
+	uint64_t total = ctl_u64(r, "total"), kept = ctl_u64(r, "kept_slots");
+
+	pins_table(pins);
+	if (total > json_array_size(pins))
+		printf("... and %s more; --older TIME leaves out the young\n",
+		       ctl_count(total - json_array_size(pins)));
+	if (total == 0) {
+		puts("nothing is pinned");
+		return CTL_OK;
+	}
+	printf("%s leases of %s processes, the oldest %s; %s of them orphans\n", ctl_count(total),
+	       ctl_count(ctl_u64(r, "processes")), ctl_age(ctl_real(r, "oldest_s")),
+	       ctl_count(ctl_u64(r, "orphans")));
+	printf("%s blocks are pinned (%s), %s slots reserved, %s kept from use\n",
+	       ctl_count(ctl_u64(r, "pinned_blocks")), ctl_bytes(ctl_u64(r, "pinned_bytes")),
+	       ctl_count(ctl_u64(r, "reserved")), ctl_count(kept));
+	if (ctl_str(r, "over")[0])
+		puts("more than half of a pool is kept from use by who left: see STATE");
 	return CTL_OK;
 }
 

@@ -34,7 +34,8 @@ static const struct ctl_command commands[] = {
 	  "totals; with -i TIME what changed, line by line", NULL },
 	{ "tree", "tree", NULL, BIT(GROUP) | BIT(NAMESPACE) | BIT(LINES), false,
 	  "the index as a tree", ctl_show_tree },
-	{ "pins", "pins", NULL, BIT(OLDER), false, "who holds what, oldest first", ctl_show_pins },
+	{ "pins", "pins", NULL, BIT(OLDER) | BIT(SORT), false, "who holds what, oldest first",
+	  ctl_show_pins },
 	{ "explain", "explain", NULL,
 	  BIT(NAMESPACE) | BIT(TENANT) | BIT(SALT) | BIT(SALT_HEX) | BIT(TOKENS) |
 		  BIT(TOKENS_FILE) | BIT(DIGESTS_FILE),

@@ -273,7 +273,8 @@ static bool fill(json_t *request, const struct ctl *ctl)
 	if (strcmp(op, "tree") == 0)
 		return fill_tree(request, ctl);
 	if (strcmp(op, "pins") == 0)
-		return set_seconds(request, "older_s", "--older", ctl->values[CTL_OPT_OLDER]);
+		return set_seconds(request, "older_s", "--older", ctl->values[CTL_OPT_OLDER]) &&
+		       set_string(request, "sort", ctl->values[CTL_OPT_SORT]);
 	if (strcmp(op, "drain") == 0)
 		return set_seconds(request, "timeout_s", "drain's time", ctl->operand);
 	if (strcmp(op, "log-level") == 0)
