@@ -20,7 +20,8 @@
 struct head {
 	_Alignas(64) uint64_t magic;
 	uint64_t size;
-	const struct test_heap *heap;
+	struct test_heap *heap;
+	struct head *prev, *next; /* of the heap's live blocks */
 };
 
 _Static_assert(sizeof(struct head) == LINE, "the block behind the header stays aligned");
@@ -57,7 +58,10 @@ static void *heap_take(void *ctx, size_t size)
 	if (!head)
 		return NULL;
 	body = (uint8_t *)(head + 1);
-	*head = (struct head){ .magic = MAGIC_LIVE, .size = size, .heap = h };
+	*head = (struct head){ .magic = MAGIC_LIVE, .size = size, .heap = h, .next = h->live };
+	if (head->next)
+		head->next->prev = head;
+	h->live = head;
 	if (!h->quick)
 		memset(body, JUNK, size);
 	memset(body + size, GUARD, round_up(size) - size + LINE);
@@ -90,6 +94,9 @@ static void heap_give(void *ctx, void *ptr, size_t size)
 		if (body[i] != GUARD)
 			breach("somebody wrote behind a block");
 	head->magic = MAGIC_GONE;
+	*(head->prev ? &head->prev->next : (struct head **)&h->live) = head->next;
+	if (head->next)
+		head->next->prev = head->prev;
 	if (!h->quick)
 		memset(body, POISON, size);
 	h->live_blocks--;
@@ -105,4 +112,13 @@ void test_heap_init(struct test_heap *h)
 void test_heap_fail_at(struct test_heap *h, uint64_t n)
 {
 	h->fail_countdown = n;
+}
+
+void test_heap_drop(struct test_heap *h)
+{
+	while (h->live) {
+		struct head *head = h->live;
+
+		heap_give(h, head + 1, head->size);
+	}
 }

@@ -25,9 +25,12 @@ struct test_heap {
 	uint64_t live_bytes;
 	uint64_t peak_bytes;
 	uint64_t max_bytes; /* a take() that would exceed it fails; 0: no limit */
+	void *live;         /* its own: the blocks that have not come back */
 	bool quick;         /* no junk and no poison: for tests that look at time */
 };
 
 void test_heap_init(struct test_heap *h);
 /* The n-th take() from now fails (once); 0 switches that off. */
 void test_heap_fail_at(struct test_heap *h, uint64_t n);
+/* Gives back all that is left: whoever took it is gone. */
+void test_heap_drop(struct test_heap *h);

@@ -98,6 +98,7 @@ int world_init(struct world *w, const struct world_config *config)
 		w->clients[i].session = i;
 	}
 	world_tiers_init(w);
+	world_life_init(w);
 	r = prefixd_engine_new(&w->engine, e);
 	if (r == 0)
 		world_tiers_begin(w);
@@ -119,6 +120,7 @@ void world_deinit(struct world *w)
 		free(w->clients[i].changes);
 		world_client_late_drop(&w->clients[i]);
 	}
+	world_life_deinit(w);
 	gpu_close(w->gpu);
 	free(w->log);
 	ck_assert_uint_eq(w->heap.live_blocks, 0);
@@ -193,18 +195,22 @@ static void act_pool(struct world *w, const struct prefixd_action *a)
 	w->wanted[w->n_wanted].group = a->group;
 	w->wanted[w->n_wanted].n_slots = a->u.pool.n_slots;
 	w->wanted[w->n_wanted].n_host = a->u.pool.n_host;
+	w->wanted[w->n_wanted].table_len = a->u.pool.table_len;
+	w->wanted[w->n_wanted].adopt = a->type == PREFIXD_ACTION_POOL_ADOPT;
 	w->wanted[w->n_wanted++].slot_bytes = a->u.pool.slot_bytes;
-	world_note(w, "       pool %u of %u x %llu bytes wanted\n", a->group, a->u.pool.n_slots,
-		   (unsigned long long)a->u.pool.slot_bytes);
+	world_note(w, "       pool %u of %u x %llu bytes wanted%s\n", a->group, a->u.pool.n_slots,
+		   (unsigned long long)a->u.pool.slot_bytes,
+		   a->type == PREFIXD_ACTION_POOL_ADOPT ? " back" : "");
 }
 
-static void pool_drop(struct world *w, uint32_t group)
+void world_pool_drop(struct world *w, uint32_t group)
 {
 	struct world_pool *p = &w->pools[group];
 
 	world_check(w, p->pool);
 	w->gpu->ops->pool_free(w->gpu, p->pool);
 	free(p->generations);
+	world_store_free(&p->table);
 	memset(p, 0, sizeof(*p));
 }
 
@@ -222,6 +228,10 @@ static void act(struct world *w, const struct prefixd_action *a)
 		world_note(w, "%4u   closed\n", c->session);
 		break;
 	case PREFIXD_ACTION_FORGET:
+		if (world_life_forget(w, a->session)) {
+			world_note(w, "%4u   forgotten\n", a->session);
+			break;
+		}
 		world_check(w, c && c->used);
 		c->used = false;
 		c->open = false;
@@ -229,10 +239,11 @@ static void act(struct world *w, const struct prefixd_action *a)
 		world_note(w, "%4u   forgotten\n", c->session);
 		break;
 	case PREFIXD_ACTION_POOL_CREATE:
+	case PREFIXD_ACTION_POOL_ADOPT:
 		act_pool(w, a);
 		break;
 	case PREFIXD_ACTION_POOL_DESTROY:
-		pool_drop(w, a->group);
+		world_pool_drop(w, a->group);
 		break;
 	case PREFIXD_ACTION_POISON:
 		for (uint32_t i = 0; i < a->u.poison.len; i++) {
@@ -254,8 +265,9 @@ static void act(struct world *w, const struct prefixd_action *a)
 	case PREFIXD_ACTION_EPOCH:
 		world_tiers_act(w, a);
 		break;
-	case PREFIXD_ACTION_POOL_ADOPT:
 	case PREFIXD_ACTION_WATCH:
+		world_life_watch(w, a);
+		break;
 	case PREFIXD_ACTION_VERIFY:
 		world_check(w, !"an earlier life left nothing");
 		break;
@@ -285,16 +297,35 @@ static void tell_ready(struct world *w)
 	w->ret_n = ret_n;
 }
 
-void world_step(struct world *w, struct prefixd_event *event)
+/* The step, and what it wants done.  False: the daemon was killed meanwhile. */
+static bool killable_step(struct world *w, struct prefixd_event *event)
 {
 	struct prefixd_actions actions;
+
+	if (setjmp(w->life.env)) {
+		world_life_died(w);
+		return false;
+	}
+	world_life_step_begins(w);
+	actions = prefixd_engine_step(w->engine, event, w->now_ns);
+	for (uint32_t i = 0; i < actions.n; i++) {
+		world_life_point("world_act");
+		act(w, &actions.v[i]);
+	}
+	world_life_step_ends(w);
+	return true;
+}
+
+void world_step(struct world *w, struct prefixd_event *event)
+{
 	char why[256];
 	int r;
 
+	if (!w->engine)
+		return; /* the daemon is down */
 	w->n_steps++;
-	actions = prefixd_engine_step(w->engine, event, w->now_ns);
-	for (uint32_t i = 0; i < actions.n; i++)
-		act(w, &actions.v[i]);
+	if (!killable_step(w, event))
+		return;
 	w->ret_n = event->ret_n;
 	world_tiers_verify(w);
 	if (!w->config.no_verify) {
@@ -302,41 +333,76 @@ void world_step(struct world *w, struct prefixd_event *event)
 		if (r)
 			world_fail(w, "invariant %d: %s", r, why);
 	}
-	if (w->n_wanted && !w->config.hold_pools)
+	if (w->n_wanted && !w->config.hold_pools && !w->life.holding)
 		world_pool_answer(w, true);
 	tell_ready(w);
 }
 
+/* Memory for a pool that the engine wants; false: there is none. */
+static bool pool_make(struct world *w, struct world_pool *p, uint32_t n, uint64_t bytes,
+		      uint64_t table_len)
+{
+	if (w->gpu->ops->pool_new(w->gpu, n, bytes, &p->pool) != 0)
+		return false;
+	w->gpu->ops->pool_info(p->pool, &p->info);
+	p->generations = calloc(n, sizeof(*p->generations));
+	world_check(w, p->generations);
+	if (w->config.keep)
+		world_store_new(&p->table, table_len);
+	return true;
+}
+
+/* Nobody may read what lies in a slot that is free. */
+static void poison_free(struct world *w, uint32_t group)
+{
+	const struct radix_index *ix = w->engine ? world_index(w, group) : NULL;
+
+	for (uint32_t i = 0; ix && i < w->pools[group].n_slots; i++)
+		if (radix_slot_state(ix, i) == RADIX_SLOT_FREE)
+			gpu_poison_slot(w->gpu, w->pools[group].pool, i);
+}
+
 void world_pool_answer(struct world *w, bool ready)
 {
-	while (w->n_wanted) {
+	while (w->engine && w->n_wanted) {
 		uint32_t group = w->wanted[0].group, n = w->wanted[0].n_slots;
 		uint32_t n_host = w->wanted[0].n_host;
-		uint64_t bytes = w->wanted[0].slot_bytes;
+		uint64_t bytes = w->wanted[0].slot_bytes, table_len = w->wanted[0].table_len;
+		bool adopt = w->wanted[0].adopt;
 		struct world_pool *p = &w->pools[group];
 		struct prefixd_event event = { .type = PREFIXD_EVENT_POOL_FAILED };
 
 		memmove(&w->wanted[0], &w->wanted[1], --w->n_wanted * sizeof(w->wanted[0]));
 		event.u.pool.group = group;
 		event.u.pool.why = "the device is full";
-		if (ready && w->gpu->ops->pool_new(w->gpu, n, bytes, &p->pool) == 0) {
-			w->gpu->ops->pool_info(p->pool, &p->info);
-			p->generations = calloc(n, sizeof(*p->generations));
-			world_check(w, p->generations);
+		if (adopt && (!ready || !p->pool)) {
+			if (p->pool)
+				world_pool_drop(w, group);
+		} else if (ready && (adopt || pool_make(w, p, n, bytes, table_len))) {
+			if (adopt)
+				world_check(w, p->n_slots == n && p->slot_bytes == bytes &&
+						       p->n_host == n_host);
+			p->n_slots = n;
+			p->n_host = n_host;
+			p->slot_bytes = bytes;
 			event.type = PREFIXD_EVENT_POOL_READY;
 			event.u.pool.slot_stride = p->info.slot_stride;
 			event.u.pool.pool_len = p->info.len;
 			event.u.pool.generations = p->generations;
+			event.u.pool.table = w->config.keep ? &p->table.store : NULL;
 			event.u.pool.n_fds = 2;
-			world_tiers_pool(w, group, n_host, bytes);
+			world_tiers_pool(w, group, n_host, bytes, adopt);
 		}
 		world_step(w, &event);
+		if (adopt)
+			poison_free(w, group);
 	}
 }
 
 uint64_t world_next_due(const struct world *w)
 {
-	return radix_min_u64(prefixd_engine_deadline(w->engine), world_tiers_due(w));
+	return w->engine ? radix_min_u64(prefixd_engine_deadline(w->engine), world_tiers_due(w))
+			 : UINT64_MAX;
 }
 
 void world_advance(struct world *w, uint64_t ns)
@@ -345,7 +411,7 @@ void world_advance(struct world *w, uint64_t ns)
 	struct prefixd_event event = { .type = PREFIXD_EVENT_TIMER };
 
 	world_note(w, "       %llu us pass\n", (unsigned long long)ns / 1000);
-	for (;;) {
+	while (w->engine) {
 		uint64_t due = prefixd_engine_deadline(w->engine), answer = world_tiers_due(w);
 		uint64_t next = radix_min_u64(due, answer);
 
@@ -357,7 +423,7 @@ void world_advance(struct world *w, uint64_t ns)
 			continue;
 		}
 		world_step(w, &event);
-		if (prefixd_engine_deadline(w->engine) == due)
+		if (w->engine && prefixd_engine_deadline(w->engine) == due)
 			world_fail(w, "the deadline did not move on");
 	}
 	w->now_ns = end;
@@ -407,7 +473,7 @@ struct radix_index *world_index(const struct world *w, uint32_t group)
 	struct prefixd_group_info info;
 	uint32_t it = 0;
 
-	while (prefixd_engine_next_group(w->engine, &it, &info))
+	while (w->engine && prefixd_engine_next_group(w->engine, &it, &info))
 		if (info.id == group)
 			return info.index;
 	return NULL;

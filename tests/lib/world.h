@@ -16,6 +16,7 @@
 #include "proto/codec.h"
 #include "tests/lib/heap.h"
 #include "tests/lib/rng.h"
+#include "tests/lib/world_life.h"
 #include "tests/lib/world_tiers.h"
 
 #define WORLD_CLIENTS 64
@@ -34,6 +35,7 @@ struct world_client {
 	bool open;   /* the socket is open on our side */
 	bool closed; /* the engine sent CLOSE */
 	uint64_t seq;
+	uint16_t version;   /* agreed by HELLO; 0: not said yet */
 	uint32_t n_replies; /* since the last request */
 	struct proto_header h;
 	uint8_t *body;
@@ -72,6 +74,9 @@ struct world_pool {
 	struct gpu_pool *pool;
 	struct gpu_pool_info info;
 	uint64_t *generations;
+	struct world_store table; /* with world_config.keep */
+	uint32_t n_slots, n_host;
+	uint64_t slot_bytes;
 };
 
 struct world_config {
@@ -81,7 +86,8 @@ struct world_config {
 	struct world_tiers_config tiers; /* engine.host_blocks and .redis follow them */
 	bool record;
 	bool no_verify;
-	bool hold_pools; /* POOL_CREATE is answered by world_pool_answer() only */
+	bool hold_pools; /* POOL_CREATE and _ADOPT are answered by world_pool_answer() only */
+	bool keep; /* there is a ledger, and the daemon may have several lives: world_life.h */
 };
 
 struct world {
@@ -92,7 +98,8 @@ struct world {
 	struct world_pool pools[WORLD_GROUPS];
 	struct {
 		uint32_t group, n_slots, n_host;
-		uint64_t slot_bytes;
+		uint64_t slot_bytes, table_len;
+		bool adopt;
 	} wanted[WORLD_GROUPS]; /* pools asked for and not answered */
 	uint32_t n_wanted;
 	uint64_t now_ns;
@@ -103,6 +110,7 @@ struct world {
 	struct world_client clients[WORLD_CLIENTS];
 	struct prefixd_tenant tenants[4];
 	struct world_tiers *tiers; /* NULL: there are none */
+	struct world_life life;
 	char *log;
 	size_t log_len, log_cap;
 };
@@ -120,7 +128,7 @@ void world_step(struct world *w, struct prefixd_event *event);
 void world_advance(struct world *w, uint64_t ns);
 /* When the engine or an answer is due next; UINT64_MAX: never. */
 uint64_t world_next_due(const struct world *w);
-/* Answers all POOL_CREATE that wait: with memory, or with a refusal. */
+/* Answers all POOL_CREATE and POOL_ADOPT that wait: with memory, or with a refusal. */
 void world_pool_answer(struct world *w, bool ready);
 uint64_t world_evict(struct world *w, uint32_t group, uint64_t n);
 uint64_t world_flush(struct world *w, uint32_t ns);
@@ -149,7 +157,7 @@ struct world_client *world_worker(struct world *w, uint32_t pid, uint32_t uid);
 void world_eof(struct world_client *c);  /* the socket ends, the process lives */
 void world_gone(struct world_client *c); /* the process ends; other sessions of it are not told */
 void world_kill(struct world *w, uint32_t pid); /* every session of the process, sockets first or
-						   last by the seed */
+						   last by the seed; also while the daemon is down */
 
 /* What a right HELLO of this client says. */
 struct proto_hello_req world_hello_req(const struct world_client *c);
@@ -157,7 +165,8 @@ struct proto_hello_req world_hello_req(const struct world_client *c);
 struct proto_open_req world_open_req(const char *model);
 struct proto_span world_text(const char *text);
 
-/* Sends any frame as it is; the reply is in c->h and c->body. */
+/* Sends any frame as it is; the reply is in c->h and c->body.  -ECONNRESET: the daemon is down, or
+   was killed before it answered. */
 int world_raw(struct world_client *c, uint16_t op, const void *body, uint32_t len);
 /* The same request again, as it was encoded last, with a new seq. */
 int world_again(struct world_client *c);

@@ -34,10 +34,12 @@ struct world_client *world_connect_as(struct world *w, const struct prefixd_peer
 	ck_assert_ptr_nonnull(c);
 	c->peer = *peer;
 	c->instance = *instance;
+	world_life_process(w, peer->pid, true);
 	c->used = true;
 	c->open = true;
 	c->closed = false;
 	c->seq = 0;
+	c->version = 0;
 	c->n_events = 0;
 	c->reserving = 0;
 	world_client_late_drop(c);
@@ -46,6 +48,8 @@ struct world_client *world_connect_as(struct world *w, const struct prefixd_peer
 	world_note(w, "%4u   connected: pid %u, uid %u%s\n", c->session, peer->pid, peer->uid,
 		   peer->admin ? ", admin" : "");
 	world_step(w, &event);
+	if (!w->engine) /* nobody listens */
+		c->used = c->open = false;
 	return c;
 }
 
@@ -69,7 +73,7 @@ struct proto_hello_req world_hello_req(const struct world_client *c)
 {
 	return (struct proto_hello_req){
 		.version_min = 1,
-		.version_max = 1,
+		.version_max = PROTO_VERSION,
 		.self_test = proto_self_test(1),
 		.instance = c->instance,
 		.name = world_text("worker"),
@@ -82,7 +86,9 @@ struct world_client *world_worker(struct world *w, uint32_t pid, uint32_t uid)
 	struct proto_hello_req req = world_hello_req(c);
 	struct proto_hello_rep rep;
 
-	ck_assert_int_eq(world_hello(c, &req, &rep), PROTO_STATUS_OK);
+	int r = world_hello(c, &req, &rep);
+
+	ck_assert(r == PROTO_STATUS_OK || (r == -ECONNRESET && world_life_down(w)));
 	return c;
 }
 
@@ -129,6 +135,8 @@ void world_kill(struct world *w, uint32_t pid)
 {
 	bool socket_first = test_rng_below(&w->rng, 2);
 
+	world_life_process(w, pid, false);
+	world_life_tell_gone(w);
 	for (uint32_t i = 0; i < WORLD_CLIENTS; i++) {
 		struct world_client *c = &w->clients[i];
 
@@ -137,7 +145,7 @@ void world_kill(struct world *w, uint32_t pid)
 		if (socket_first)
 			world_eof(c);
 		world_gone(c);
-		if (c->used)
+		if (c->used && w->engine)
 			world_fail(w, "session %u outlived its process", i);
 	}
 }
@@ -351,9 +359,13 @@ int world_reserve_wait(struct world_client *c, const struct proto_reserve_req *m
 	while (r == -EINPROGRESS) {
 		uint64_t due = world_next_due(c->w);
 
+		if (!c->w->engine)
+			return -ECONNRESET;
 		if (due == UINT64_MAX)
 			world_fail(c->w, "a RESERVE waits for nothing");
 		world_advance(c->w, due > c->w->now_ns ? due - c->w->now_ns : 0);
+		if (!c->w->engine)
+			return -ECONNRESET;
 		r = world_reserve_reply(c, seq, ret);
 	}
 	return r;
@@ -375,13 +387,15 @@ static int exchange(struct world_client *c, uint16_t op, const void *body, uint3
 	struct prefixd_event event = { .type = PREFIXD_EVENT_FRAME, .session = c->session };
 	struct proto_header h = {
 		.magic = PROTO_MAGIC,
-		.version = PROTO_VERSION,
+		.version = c->version ? c->version : PROTO_VERSION_HELLO,
 		.op = op,
 		.len = len,
 		.seq = ++c->seq,
 	};
 	uint32_t wanted = c->w->n_wanted;
 
+	if (!c->w->engine)
+		return -ECONNRESET;
 	world_check(c->w, c->used && c->open && !c->closed);
 	print_request(c, op, body, len);
 	event.u.frame.header = &h;
@@ -391,6 +405,8 @@ static int exchange(struct world_client *c, uint16_t op, const void *body, uint3
 	if (op == PROTO_OP_RESERVE && c->w->tiers)
 		c->reserving = lease_of(body, len);
 	world_step(c->w, &event);
+	if (!c->w->engine)
+		return -ECONNRESET;
 	if (c->n_replies == 0 && op == PROTO_OP_OPEN && c->w->n_wanted + wanted > 0)
 		return -EINPROGRESS;
 	if (c->n_replies == 0 && c->reserving) {
@@ -402,6 +418,9 @@ static int exchange(struct world_client *c, uint16_t op, const void *body, uint3
 	}
 	world_check(c->w, c->n_replies == 1);
 	world_check(c->w, c->h.seq == h.seq && c->h.op == op);
+	world_check(c->w, c->h.version == h.version);
+	if (op == PROTO_OP_HELLO && c->h.status == PROTO_STATUS_OK)
+		c->version = (uint16_t)proto_body_version(&c->h, c->body, true);
 	if (c->reserving && c->h.status == PROTO_STATUS_OK)
 		check_granted(c, c->reserving, c->body, c->h.len);
 	return c->h.status;
@@ -430,21 +449,23 @@ int world_again(struct world_client *c)
 	return exchange(c, last.op, last.body, last.len);
 }
 
-#define X(name, OP, req, rep)                                                                   \
-	int world_##name(struct world_client *c, const struct proto_##req *m,                   \
-			 struct proto_##rep *ret)                                               \
-	{                                                                                       \
-		static uint8_t body[1u << 20];                                                  \
-		struct proto_writer wr = { .p = body, .cap = sizeof(body) };                    \
-		const char *bad;                                                                \
-		int r;                                                                          \
-                                                                                                \
-		proto_##req##_encode(&wr, m);                                                   \
-		ck_assert(proto_writer_ok(&wr));                                                \
-		r = world_raw(c, PROTO_OP_##OP, body, (uint32_t)wr.len);                        \
-		if (r == PROTO_STATUS_OK && proto_##rep##_decode(c->body, c->h.len, ret, &bad)) \
-			world_fail(c->w, "the reply does not decode: %s", bad);                 \
-		return r;                                                                       \
+#define X(name, OP, req, rep)                                                                  \
+	int world_##name(struct world_client *c, const struct proto_##req *m,                  \
+			 struct proto_##rep *ret)                                              \
+	{                                                                                      \
+		static uint8_t body[1u << 20];                                                 \
+		struct proto_writer wr = { .p = body, .cap = sizeof(body) };                   \
+		const char *bad;                                                               \
+		int r;                                                                         \
+                                                                                               \
+		proto_##req##_encode(&wr, m);                                                  \
+		ck_assert(proto_writer_ok(&wr));                                               \
+		r = world_raw(c, PROTO_OP_##OP, body, (uint32_t)wr.len);                       \
+		if (r == PROTO_STATUS_OK &&                                                    \
+		    proto_##rep##_decode_as(proto_body_version(&c->h, c->body, true), c->body, \
+					    c->h.len, ret, &bad))                              \
+			world_fail(c->w, "the reply does not decode: %s", bad);                \
+		return r;                                                                      \
 	}
 WORLD_CALLS(X)
 #undef X
@@ -454,7 +475,8 @@ int world_open_reply(struct world_client *c, struct proto_open_rep *ret)
 	const char *bad;
 
 	world_check(c->w, c->n_replies == 1 && c->h.op == PROTO_OP_OPEN);
-	if (c->h.status == PROTO_STATUS_OK && proto_open_rep_decode(c->body, c->h.len, ret, &bad))
+	if (c->h.status == PROTO_STATUS_OK &&
+	    proto_open_rep_decode_as(c->h.version, c->body, c->h.len, ret, &bad))
 		world_fail(c->w, "the reply does not decode: %s", bad);
 	return c->h.status;
 }

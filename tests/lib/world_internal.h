@@ -18,12 +18,38 @@ void world_client_late_drop(struct world_client *c);
 void world_device(struct world *w, uint32_t group, uint32_t slot, uint64_t off, void *bytes,
 		  uint32_t len, bool write);
 
+/* A pool goes, with its block table. */
+void world_pool_drop(struct world *w, uint32_t group);
+
+/* ---- world_life.c ---- */
+
+void world_life_init(struct world *w);
+void world_life_deinit(struct world *w);
+void world_store_new(struct world_store *st, uint64_t len);
+void world_store_free(struct world_store *st); /* idempotent */
+/* Between these two the daemon may be killed at a crash point: world_life_point() does not return
+   then, but jumps to w->life.env, and world_life_died() clears up. */
+void world_life_step_begins(struct world *w);
+void world_life_step_ends(struct world *w);
+void world_life_point(const char *name);
+void world_life_died(struct world *w);
+/* A process begins or ends. */
+void world_life_process(struct world *w, uint32_t pid, bool lives);
+void world_life_watch(struct world *w, const struct prefixd_action *a);
+/* False: it is no orphan of an earlier life. */
+bool world_life_forget(struct world *w, uint32_t session);
+/* PROCESS_GONE for watched processes that ended. */
+void world_life_tell_gone(struct world *w);
+
 /* ---- world_tiers.c; each does nothing in a world without tiers ---- */
 
 void world_tiers_init(struct world *w);
 void world_tiers_begin(struct world *w);
 void world_tiers_deinit(struct world *w);
-void world_tiers_pool(struct world *w, uint32_t group, uint32_t n_host, uint64_t slot_bytes);
+/* The daemon was killed: what was under way arrived or did not, by the seed; nobody is told. */
+void world_tiers_killed(struct world *w);
+void world_tiers_pool(struct world *w, uint32_t group, uint32_t n_host, uint64_t slot_bytes,
+		      bool adopted);
 void world_tiers_act(struct world *w, const struct prefixd_action *a);
 /* A device slot was granted or freed: it is no part of a move. */
 void world_tiers_given(struct world *w, uint32_t group, uint32_t slot, const char *how);

@@ -111,9 +111,13 @@ void world_tiers_init(struct world *w)
 /* The engine is there: it hears of Redis. */
 void world_tiers_begin(struct world *w)
 {
-	if (w->tiers && w->tiers->config.redis && !w->tiers->config.redis_down)
+	if (!w->tiers || !w->tiers->config.redis)
+		return;
+	if (w->life.n > 1 ? w->tiers->up : !w->tiers->config.redis_down)
 		world_redis_up(w, true);
 }
+
+static void end_bytes(struct world *w, struct flight *f, struct prefixd_event *event);
 
 static void flight_free(struct flight *f)
 {
@@ -140,15 +144,20 @@ void world_tiers_deinit(struct world *w)
 	w->tiers = NULL;
 }
 
-void world_tiers_pool(struct world *w, uint32_t group, uint32_t n_host, uint64_t slot_bytes)
+void world_tiers_pool(struct world *w, uint32_t group, uint32_t n_host, uint64_t slot_bytes,
+		      bool adopted)
 {
 	struct world_tiers *t = w->tiers;
 	struct arena *a;
 
-	world_check(w, n_host == w->config.engine.host_blocks);
+	world_check(w, adopted || n_host == w->config.engine.host_blocks);
 	if (!t)
 		return;
 	a = &t->arenas[group];
+	if (adopted) {
+		world_check(w, a->n_slots == n_host && a->slot_bytes == slot_bytes);
+		return;
+	}
 	free(a->bytes);
 	free(a->written);
 	a->n_slots = n_host;
@@ -158,6 +167,28 @@ void world_tiers_pool(struct world *w, uint32_t group, uint32_t n_host, uint64_t
 	ck_assert_ptr_nonnull(a->bytes);
 	ck_assert_ptr_nonnull(a->written);
 	memset(a->bytes, POISON, n_host * slot_bytes);
+}
+
+void world_tiers_killed(struct world *w)
+{
+	struct world_tiers *t = w->tiers;
+
+	if (!t)
+		return;
+	for (uint32_t i = 0; i < t->n; i++) {
+		struct flight *f = &t->flights[i];
+		struct prefixd_event event = { .type = PREFIXD_EVENT_MOVED };
+
+		if (f->type != PREFIXD_ACTION_LOOK && test_rng_below(&t->rng, 2))
+			end_bytes(w, f, &event);
+		flight_free(f);
+	}
+	t->n = 0;
+	t->told = false;
+	t->n_late = 0;
+	t->probe_ns = UINT64_MAX;
+	for (uint32_t i = 0; i < WORLD_GROUPS; i++)
+		world_names_free(&t->arenas[i].names);
 }
 
 struct world_redis *world_redis_detach(struct world *w)
@@ -303,6 +334,8 @@ void world_tiers_verify(struct world *w)
 {
 	struct world_tiers *t = w->tiers;
 
+	if (!w->engine)
+		return;
 	for (uint32_t i = 0; t && i < t->n; i++) {
 		const struct flight *f = &t->flights[i];
 
