@@ -35,7 +35,7 @@ static bool right(const struct worker *w, uint32_t i, const void *bytes)
 	return memcmp(want, bytes, sizeof(want)) == 0;
 }
 
-void worker_start(struct worker *w, const char *socket, uint64_t seed)
+int worker_connect(struct worker *w, const char *socket, uint64_t seed)
 {
 	pfx_connect_options o = { .struct_size = sizeof(o),
 				  .socket = socket,
@@ -59,9 +59,20 @@ void worker_start(struct worker *w, const char *socket, uint64_t seed)
 		.map = 1,
 	};
 
+	int r = PFX_OK;
+
+	if (!w->client) {
+		memset(w, 0, sizeof(*w));
+		w->rng = seed;
+		r = pfx_connect(&o, &w->client);
+	}
+	return r != PFX_OK || w->ns ? r : pfx_open(w->client, &n, &w->ns);
+}
+
+void worker_start(struct worker *w, const char *socket, uint64_t seed)
+{
 	memset(w, 0, sizeof(*w));
-	w->rng = seed;
-	if (pfx_connect(&o, &w->client) != PFX_OK || pfx_open(w->client, &n, &w->ns) != PFX_OK) {
+	if (worker_connect(w, socket, seed) != PFX_OK) {
 		fprintf(stderr, "worker: %s\n", w->client ? pfx_error(w->client) : "no memory");
 		exit(1);
 	}

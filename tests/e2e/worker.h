@@ -40,6 +40,8 @@ struct worker {
 	uint64_t requests, blocks_verified, blocks_stored, corrupt, errors, busy;
 };
 
+/* The same as worker_start, for a daemon that may die meanwhile: a status; may be called again. */
+int worker_connect(struct worker *w, const char *socket, uint64_t seed);
 /* Connects to a daemon and opens the namespace that all workers share. */
 void worker_start(struct worker *w, const char *socket, uint64_t seed);
 void worker_stop(struct worker *w); /* gives back what lies about */
