@@ -115,8 +115,16 @@ radix_nodiscard int radix_member_place(const struct radix_index *ix, struct radi
 				       struct radix_place *ret_place);
 void radix_recover_end(struct radix_index *ix);
 
+/*
+ * What the next block that becomes a new member will be, so that somebody can note it beforehand;
+ * entry RADIX_NONE: there is no room for one.  Until the next change.
+ */
+struct radix_member radix_next_member(const struct radix_index *ix);
+
 /* Next device slot at or after *it that is RESERVED or OWN for `owner`; RADIX_NONE. O(slots). */
 uint32_t radix_owner_next(const struct radix_index *ix, uint32_t owner, uint32_t *it);
+/* Who holds a slot that is RESERVED, OWN or QUARANTINED; else nobody's number. */
+uint32_t radix_slot_owner(const struct radix_index *ix, uint32_t slot);
 /* All slots of the owner, in whatever state, become FREE.  Returns how many.  O(slots). */
 uint32_t radix_owner_discard(struct radix_index *ix, uint32_t owner);
 
