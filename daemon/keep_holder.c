@@ -346,8 +346,9 @@ static int greet(struct prefixd_keep *k, char *why, size_t why_len)
 		snprintf(why, why_len,
 			 "the prefixd-holder at %s speaks version %u of its protocol, this prefixd "
 			 "%u: start the prefixd that it belongs to, or give up what it keeps with "
-			 "`prefixctl holder release`",
-			 k->path, reply.version, PROTO_HOLDER_VERSION);
+			 "`prefixctl --admin-socket %.*s holder release`",
+			 k->path, reply.version, PROTO_HOLDER_VERSION,
+			 (int)(strlen(k->path) - strlen(PROTO_HOLDER_SUFFIX)), k->path);
 	} else if (r == 0 && reply.status == PROTO_HOLDER_STATUS_SERVED) {
 		r = -EBUSY;
 		snprintf(why, why_len,

@@ -7,6 +7,7 @@
  *     show.c     replies for people: status, stat
  *     lists.c    replies for people: the other commands
  *     watch.c    the stream of events
+ *     holder.c   who keeps the memory of a daemon that is gone
  *
  * Text that came from the daemon may hold names that a worker chose: it goes to a terminal only
  * through ctl_clean().
@@ -30,6 +31,7 @@ enum ctl_exit {
 
 /* symbol, name, short name or 0, value's name or NULL, help */
 #define CTL_OPTIONS(X)                                                                          \
+	X(FORCE, "force", 0, NULL, "although a daemon is served")                               \
 	X(ADMIN_SOCKET, "admin-socket", 0, "PATH", "the daemon's admin socket; see below")      \
 	X(JSON, "json", 0, NULL, "print the daemon's JSON")                                     \
 	X(TIMEOUT, "timeout", 0, "TIME", "wait at most so long for an answer (10)")             \
@@ -75,6 +77,18 @@ struct ctl {
 	const char *operand;
 	pfx_client *client;
 };
+
+/* ---- main.c ---------------------------------------------------------------------------------- */
+
+/* The daemon's admin socket, malloc()ed; NULL without memory. */
+char *ctl_socket_path(const char *given);
+/* --timeout, or 10 seconds; false with a message. */
+bool ctl_timeout(const struct ctl *ctl, uint32_t *ret_ms);
+void ctl_print_json(const json_t *reply);
+
+/* ---- holder.c -------------------------------------------------------------------------------- */
+
+enum ctl_exit ctl_holder(const struct ctl *ctl);
 
 /* ---- request.c ------------------------------------------------------------------------------- */
 

@@ -56,6 +56,8 @@ static const struct ctl_command commands[] = {
 	  "take no new work; end with the last lease or after TIME", ctl_show_drain },
 	{ "watch", NULL, NULL, BIT(COUNT), false,
 	  "what is stored, moves and goes, one line per event; -n LINES", NULL },
+	{ "holder", NULL, "status|release", BIT(FORCE), false,
+	  "who keeps the memory when the daemon is gone; have it given up", NULL },
 	{ "version", NULL, NULL, 0, false, "of prefixctl", NULL },
 	{ "help", NULL, "COMMAND", 0, false, "this, or the options of a command", NULL },
 };
@@ -93,8 +95,8 @@ static void print_help(FILE *out, const struct ctl_command *c)
 	if (c) {
 		fprintf(out, "prefixctl %s%s%s%s - %s\n", c->name, c->operand ? " [" : "",
 			c->operand ? c->operand : "", c->operand ? "]" : "", c->help);
-		if (!c->op)
-			return; /* asks no daemon */
+		if (!c->op && !c->options)
+			return; /* asks nobody */
 		fputs("\n", out);
 		print_options(out, c->options | (c->changes ? GENERAL : GENERAL & ~BIT(YES)));
 	} else {
@@ -225,7 +227,7 @@ static enum ctl_exit failed(const struct ctl *ctl, int status)
 
 /* As libprefixd finds the worker socket: a user's own daemon only where the machine has none.
  * Return: NULL without memory. */
-static char *socket_path(const char *given)
+char *ctl_socket_path(const char *given)
 {
 	const char *env = getenv("PREFIXD_ADMIN_SOCKET"), *runtime = getenv("XDG_RUNTIME_DIR");
 	const char *path = given ? given : env;
@@ -238,21 +240,29 @@ static char *socket_path(const char *given)
 	return asprintf(&own, "%s/" SOCKET_NAME, runtime) < 0 ? NULL : own;
 }
 
-static enum ctl_exit connect_daemon(struct ctl *ctl)
+bool ctl_timeout(const struct ctl *ctl, uint32_t *ret_ms)
 {
-	pfx_connect_options o = { .struct_size = sizeof(o), .name = "prefixctl" };
 	double seconds = 10;
-	char *path;
-	int r;
 
 	if (ctl->values[CTL_OPT_TIMEOUT] &&
 	    (!ctl_parse_seconds(ctl->values[CTL_OPT_TIMEOUT], &seconds) || seconds > 1e6)) {
 		fprintf(stderr, "prefixctl: --timeout \"%s\" is not a time, as 10, 500ms or 1m\n",
 			ctl_clean(ctl->values[CTL_OPT_TIMEOUT]));
-		return CTL_USAGE;
+		return false;
 	}
-	o.deadline_ms = seconds < 0.001 ? 1 : (uint32_t)(seconds * 1000);
-	path = socket_path(ctl->values[CTL_OPT_ADMIN_SOCKET]);
+	*ret_ms = seconds < 0.001 ? 1 : (uint32_t)(seconds * 1000);
+	return true;
+}
+
+static enum ctl_exit connect_daemon(struct ctl *ctl)
+{
+	pfx_connect_options o = { .struct_size = sizeof(o), .name = "prefixctl" };
+	char *path;
+	int r;
+
+	if (!ctl_timeout(ctl, &o.deadline_ms))
+		return CTL_USAGE;
+	path = ctl_socket_path(ctl->values[CTL_OPT_ADMIN_SOCKET]);
 	o.socket = path;
 	r = path ? pfx_connect(&o, &ctl->client) : PFX_NO_MEMORY;
 	free(path);
@@ -280,7 +290,7 @@ static enum ctl_exit exchange(struct ctl *ctl, const char *text, json_t **ret_re
 	return CTL_OK;
 }
 
-static void print_json(const json_t *reply)
+void ctl_print_json(const json_t *reply)
 {
 	size_t flags = JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(12);
 
@@ -334,7 +344,7 @@ static enum ctl_exit run_stat(struct ctl *ctl, const char *text)
 			break;
 		}
 		if (json) {
-			print_json(now);
+			ctl_print_json(now);
 		} else {
 			if (i % 20 == 0)
 				ctl_show_stat_title();
@@ -361,7 +371,7 @@ static enum ctl_exit run(struct ctl *ctl)
 		r = run_stat(ctl, text);
 	else if (r == CTL_OK && (r = exchange(ctl, text, &reply)) == CTL_OK) {
 		if (ctl->values[CTL_OPT_JSON])
-			print_json(reply);
+			ctl_print_json(reply);
 		if (!ctl_bool(reply, "ok"))
 			r = refused(reply);
 		else if (!ctl->values[CTL_OPT_JSON])
@@ -420,6 +430,8 @@ int main(int argc, char **argv)
 		r = help(ctl.operand);
 	else if (strcmp(ctl.command->name, "watch") == 0)
 		r = run_watch(&ctl);
+	else if (strcmp(ctl.command->name, "holder") == 0)
+		r = ctl_holder(&ctl);
 	else
 		r = confirmed(&ctl) ? run(&ctl) : CTL_USAGE;
 	/* What was not written was not said; but a reader that had enough is no error. */
