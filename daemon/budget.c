@@ -116,24 +116,81 @@ void prefixd_server_memory_table(const struct prefixd_options *o,
 		  "worker opens the first namespace of that block size");
 }
 
-int prefixd_budget_check(const struct prefixd_options *o, char *why, size_t why_len)
+/* Return: 0; -EPERM: more of it was kept than `limit` allows (0: no limit). */
+static int limit_check(const char *what, const char *option, uint64_t have, uint64_t limit,
+		       const struct prefixd_kept *kept, char *why, size_t why_len)
 {
-	struct prefixd_facts facts;
-	struct prefixd_wants wants;
-	char dir[4096];
+	char a[32], b[32];
+
+	if (limit == 0 || have <= limit + kept->slack_bytes)
+		return 0;
+	snprintf(
+		why, why_len,
+		"an earlier life left %s of %s, and %s is %s: raise it to %llu at least, or give the "
+		"memory up (prefixctl holder release; under systemd stop the service)",
+		prefixd_bytes_print(have, a, sizeof(a)), what, option,
+		prefixd_bytes_print(limit, b, sizeof(b)), (unsigned long long)have);
+	return -EPERM;
+}
+
+static uint64_t less(uint64_t bytes, uint64_t there)
+{
+	return bytes - radix_min_u64(bytes, there);
+}
+
+static void folder_of(const struct prefixd_options *o, char *dir, size_t len)
+{
 	char *slash;
 
-	snprintf(dir, sizeof(dir), "%s", o->admin_socket);
+	snprintf(dir, len, "%s", o->admin_socket);
 	slash = strrchr(dir, '/');
 	if (slash)
 		slash[slash == dir] = '\0';
 	else
-		snprintf(dir, sizeof(dir), ".");
-	prefixd_facts_gather(&facts, dir);
-	prefixd_budget_wants(o, dir, &wants);
-	if (prefixd_preflight(&facts, &wants, why, why_len) == PREFIXD_STAY)
+		snprintf(dir, len, ".");
+}
+
+/* Return: 0; -EPERM. */
+static int judge(const struct prefixd_wants *wants, char *why, size_t why_len)
+{
+	struct prefixd_facts facts;
+
+	prefixd_facts_gather(&facts, wants->state_dir);
+	if (prefixd_preflight(&facts, wants, why, why_len) == PREFIXD_STAY)
 		return -EPERM;
-	if (why[0])
-		prefixd_info("hint: %s", why);
 	return 0;
+}
+
+int prefixd_budget_folder_check(const struct prefixd_options *o, char *why, size_t why_len)
+{
+	char dir[4096];
+	const struct prefixd_wants wants = { .state_dir = dir };
+
+	folder_of(o, dir, sizeof(dir));
+	return judge(&wants, why, why_len);
+}
+
+int prefixd_budget_check(const struct prefixd_options *o, const struct prefixd_kept *kept,
+			 char *why, size_t why_len)
+{
+	struct prefixd_wants wants;
+	char dir[4096];
+	int r;
+
+	r = limit_check("pools", "pool-bytes", kept->pool_bytes, prefixd_budget_pools(o), kept, why,
+			why_len);
+	if (r == 0)
+		r = limit_check("host tiers", "host-bytes", kept->host_bytes,
+				prefixd_budget_host(o), kept, why, why_len);
+	if (r < 0)
+		return r;
+	folder_of(o, dir, sizeof(dir));
+	prefixd_budget_wants(o, dir, &wants);
+	/* Memory that exists is not asked for again. */
+	wants.pool_bytes = less(wants.pool_bytes, kept->pool_bytes);
+	wants.host_bytes = less(wants.host_bytes, kept->host_bytes);
+	r = judge(&wants, why, why_len);
+	if (r == 0 && why[0])
+		prefixd_info("hint: %s", why);
+	return r;
 }

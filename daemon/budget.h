@@ -7,6 +7,7 @@
 
 #include "daemon/options.h"
 #include "daemon/preflight.h"
+#include "daemon/restore.h"
 
 /* Payload of all pools; 0: no limit in bytes. */
 uint64_t prefixd_budget_pools(const struct prefixd_options *o);
@@ -22,6 +23,13 @@ void prefixd_budget_wants(const struct prefixd_options *o, const char *state_dir
 			  struct prefixd_wants *ret);
 /* "8.0 GiB in all, as many blocks as fit" */
 void prefixd_budget_pools_print(const struct prefixd_options *o, char *out, size_t out_len);
-/* Is there enough of everything?  Return: 0, with a hint in the log; -EPERM with `why`. */
-radix_nodiscard int prefixd_budget_check(const struct prefixd_options *o, char *why,
+/* Can the folder of the sockets be written to?  Return: 0; -EPERM with `why`. */
+radix_nodiscard int prefixd_budget_folder_check(const struct prefixd_options *o, char *why,
+						size_t why_len);
+/*
+ * Is there enough of everything?  What an earlier life left is there already, and must fit the
+ * limits.  Return: 0, with a hint in the log; -EPERM with `why`.
+ */
+radix_nodiscard int prefixd_budget_check(const struct prefixd_options *o,
+					 const struct prefixd_kept *kept, char *why,
 					 size_t why_len);

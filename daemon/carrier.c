@@ -20,8 +20,9 @@
 #define FLIGHT_BYTES  (UINT64_C(32) << 20)
 #define REAP_BUDGET   64u
 #define HEARTBEAT_NS  UINT64_C(500000000)
-#define RETRY_NS      UINT64_C(1000000) /* the device is full of what is not ours */
-#define CHECKSUM_XXH3 1u                /* as on the wire */
+#define RETRY_NS      UINT64_C(1000000)   /* the device is full of what is not ours */
+#define CHECKSUM_XXH3 1u                  /* as on the wire */
+#define VERIFY_BYTES  (UINT64_C(4) << 20) /* of a turn: some 0.5 ms that copies wait */
 
 /* Blocks side by side on their way, as one job. */
 struct run {
@@ -45,6 +46,9 @@ struct prefixd_carrier {
 	struct prefixd_helper *own; /* the same: it runs before the loop knows of it */
 	struct run runs[MAX_RUNS];
 	struct radix_list urgent, others, pools; /* messages that wait */
+	struct radix_list verifies;
+	struct gpu_job look; /* fetches a block for the first of them; the device's while looking */
+	bool looking;
 	uint64_t flight_bytes;
 	uint32_t n_runs;
 	uint64_t clock_ns; /* up to when the simulated device's time has passed */
@@ -84,8 +88,16 @@ static void message_drop(struct prefixd_message *message)
 {
 	struct prefixd_carrier_message *m = message_of(&message->link);
 
-	if (message->kind != PREFIXD_CARRIER_COPY && m->pool)
+	if (m->pool && (message->kind == PREFIXD_CARRIER_POOL_NEW ||
+			message->kind == PREFIXD_CARRIER_POOL_FREE))
 		prefixd_pool_free(m->carrier->gpu, m->pool);
+	prefixd_carrier_message_free(m);
+}
+
+void prefixd_carrier_message_free(struct prefixd_carrier_message *m)
+{
+	if (m)
+		free(m->buffer);
 	free(m);
 }
 
@@ -104,8 +116,8 @@ static void answer(struct prefixd_carrier *c, struct prefixd_carrier_message *m,
 	}
 	if (error == -ENODEV)
 		atomic_store_explicit(&c->lost, true, memory_order_relaxed);
-	if (c->closed)
-		free(m); /* a copy: pools are not made any more */
+	if (c->closed) /* a copy: pools are not made any more */
+		prefixd_carrier_message_free(m);
 	else
 		prefixd_helper_answer(c->own, &m->message);
 }
@@ -300,6 +312,103 @@ static bool submit_next(struct prefixd_carrier *c)
 	return true;
 }
 
+/* ---- verifying ------------------------------------------------------------------------------- */
+
+static void verify_compare(struct prefixd_carrier *c, struct prefixd_carrier_message *m,
+			   const void *block)
+{
+	const struct radix_sum *want = &m->sums[m->n_looked];
+	const uint64_t bit = UINT64_C(1) << m->n_looked;
+	uint8_t sum[sizeof(want->checksum)];
+
+	prefixd_sum(block, m->pool->info.slot_bytes, sum);
+	m->done |= bit;
+	if (memcmp(sum, want->checksum, sizeof(sum)) != 0) {
+		m->bad |= bit;
+		add(&c->corrupt, 1);
+	}
+	m->n_looked++;
+}
+
+static void verify_end(struct prefixd_carrier *c, struct prefixd_carrier_message *m, int error)
+{
+	radix_list_remove(&m->message.link);
+	answer(c, m, error);
+}
+
+static void look_done(struct gpu_job *job, int status)
+{
+	struct prefixd_carrier *c = job->ctx;
+	struct prefixd_carrier_message *m = message_of(c->verifies.next);
+
+	c->looking = false;
+	if (c->closed)
+		return; /* dropped with the list */
+	if (status < 0)
+		verify_end(c, m, status);
+	else
+		verify_compare(c, m, m->buffer);
+}
+
+/* The device fetches one block at a time.  Return: whether it does now. */
+static bool look_fetch(struct prefixd_carrier *c, struct prefixd_carrier_message *m)
+{
+	const struct gpu_ops *ops = c->gpu->ops;
+	int r;
+
+	c->look = (struct gpu_job){
+		.dst = (uintptr_t)m->buffer,
+		.src = ops->slot_addr(m->pool->pool, m->sums[m->n_looked].slot),
+		.len = m->pool->info.slot_bytes,
+		.done = look_done,
+		.ctx = c,
+	};
+	c->looking = true;
+	r = ops->submit(c->gpu, &c->look);
+	if (r == 0)
+		return true;
+	c->looking = false;
+	if (r == -EAGAIN)
+		c->full = true;
+	else
+		verify_end(c, m, r);
+	return false;
+}
+
+/* As much of what waits as fits into a turn.  Return: whether there is more to do at once. */
+static bool verify_some(struct prefixd_carrier *c)
+{
+	uint64_t bytes = 0;
+
+	while (!c->looking && !c->full && !radix_list_empty(&c->verifies) && bytes < VERIFY_BYTES) {
+		struct prefixd_carrier_message *m = message_of(c->verifies.next);
+		const void *block;
+
+		if (m->n_looked == m->n_sums) {
+			verify_end(c, m, 0);
+			continue;
+		}
+		block = c->gpu->ops->slot_host(m->pool->pool, m->sums[m->n_looked].slot);
+		if (!block)
+			return look_fetch(c, m);
+		verify_compare(c, m, block);
+		bytes += m->pool->info.slot_bytes;
+	}
+	return bytes > 0;
+}
+
+/* Its pool goes: what was not looked at never will be. */
+static void verify_forget(struct prefixd_carrier *c, const struct prefixd_pool *pool)
+{
+	struct radix_list *it, *next;
+
+	for (it = c->verifies.next; it != &c->verifies; it = next) {
+		next = it->next;
+		if (message_of(it)->pool == pool)
+			verify_end(c, message_of(it), 0);
+	}
+}
+
 /* ---- pools ----------------------------------------------------------------------------------- */
 
 static void making_step(void *ctx)
@@ -321,10 +430,11 @@ static void pool_next(struct prefixd_carrier *c)
 		m->begun_ns = clock_now();
 		m->plan.step = making_step;
 		m->plan.ctx = c;
-		r = prefixd_pool_new(&m->pool, c->gpu, &m->plan, m->why, sizeof(m->why));
+		r = prefixd_pool_new(&m->pool, c->gpu, &m->plan, &m->kept, m->why, sizeof(m->why));
 		m->ns = clock_now() - m->begun_ns;
 		atomic_store_explicit(&c->making, false, memory_order_relaxed);
 	} else {
+		verify_forget(c, m->pool);
 		prefixd_pool_free(c->gpu, m->pool);
 		m->pool = NULL;
 	}
@@ -341,7 +451,9 @@ static void take_all(struct prefixd_carrier *c)
 		struct prefixd_carrier_message *m = message_of(&message->link);
 
 		if (message->kind != PREFIXD_CARRIER_COPY) {
-			radix_list_add_tail(&c->pools, &message->link);
+			radix_list_add_tail(message->kind == PREFIXD_CARRIER_VERIFY ? &c->verifies
+										    : &c->pools,
+					    &message->link);
 			continue;
 		}
 		radix_list_add_tail(m->urgent ? &c->urgent : &c->others, &message->link);
@@ -398,13 +510,15 @@ static void carrier_run(struct prefixd_helper *h, void *ctx)
 		prefixd_helper_alive(h, now);
 		time_pass(c, now);
 		take_all(c);
-		if (c->n_runs == 0)
+		if (c->n_runs == 0 && !c->looking)
 			c->full = false; /* nothing of ours will end: ask again */
 		while (submit_next(c))
 			busy = true;
-		if (c->n_runs > 0)
+		if (c->n_runs > 0 || c->looking)
 			busy |= c->gpu->ops->reap(c->gpu, REAP_BUDGET) > 0;
-		if (!radix_list_empty(&c->pools))
+		busy |= verify_some(c);
+		/* What the device fetches for comparing may be of the pool that goes. */
+		if (!radix_list_empty(&c->pools) && !c->looking)
 			pool_next(c);
 		else if (!busy && !wait_for_work(c))
 			return;
@@ -434,6 +548,7 @@ int prefixd_carrier_start(struct prefixd_carrier **ret_c,
 	radix_list_init(&c->urgent);
 	radix_list_init(&c->others);
 	radix_list_init(&c->pools);
+	radix_list_init(&c->verifies);
 	r = prefixd_helper_start(&c->helper, &helper);
 	if (r < 0) {
 		free(c);
@@ -470,7 +585,8 @@ struct prefixd_carrier *prefixd_carrier_free(struct prefixd_carrier *c)
 	if (!c)
 		return NULL;
 	prefixd_carrier_stop(c);
-	radix_assert(c->n_runs == 0);
+	radix_assert(c->n_runs == 0 && !c->looking);
+	list_drop(&c->verifies); /* not before: the device may have been filling one's buffer */
 	free(c);
 	return NULL;
 }

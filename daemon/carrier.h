@@ -2,12 +2,13 @@
  * carrier.h - the thread that carries blocks: copies between device, host tier and buffers, sums
  * them, and makes the memory of pools.
  *
- *     loop --- COPY, POOL_NEW, POOL_FREE ---> `copy`: gpu submit and reap, XXH3-128, mmap
- *     loop <-- the same messages, answered -- `copy`
+ *     loop --- COPY, VERIFY, POOL_NEW, POOL_FREE ---> `copy`: gpu submit and reap, XXH3-128, mmap
+ *     loop <-- the same messages, answered ---------- `copy`
  *
  * What it guarantees.  Every request is answered once, in no particular order: copies that somebody
- * waits for go first.  While it runs, nobody else uses the device.  A block whose bytes are not the
- * ones that are known of it is answered CORRUPT.  Blocks that lie side by side at both ends travel
+ * waits for go first, and what is verified goes in small steps between all others.  While it runs,
+ * nobody else uses the device.  A block whose bytes are not the ones that are known of it is
+ * answered CORRUPT.  Blocks that lie side by side at both ends travel
  * as one.  An operation that failed is counted with its error and fails alone.
  *
  * What it relies on.  Slots of a COPY are used by nobody else until it is answered.  The pools that
@@ -24,7 +25,8 @@ struct prefixd_carrier;
 #define PREFIXD_CARRIER_OPS(X)                                            \
 	X(COPY, "copy")           /* a block from one place to another */ \
 	X(POOL_NEW, "pool_new")   /* make the memory of a group */        \
-	X(POOL_FREE, "pool_free") /* give it back */
+	X(POOL_FREE, "pool_free") /* give it back */                      \
+	X(VERIFY, "verify")       /* compare blocks with their checksums */
 
 enum prefixd_carrier_op {
 #define X(sym, text) PREFIXD_CARRIER_##sym,
@@ -40,7 +42,7 @@ enum prefixd_place {
 	PREFIXD_PLACE_STAGE,
 };
 
-/* A request, and its answer in the same memory: from malloc, for free(). */
+/* A request, and its answer in the same memory: from malloc, for prefixd_carrier_message_free(). */
 struct prefixd_carrier_message {
 	struct prefixd_message message; /* .kind: enum prefixd_carrier_op */
 	uint32_t id;                    /* the sender's own; so is ctx */
@@ -52,9 +54,16 @@ struct prefixd_carrier_message {
 	bool urgent;           /* somebody waits for it */
 	uint8_t checksum_kind; /* what is known already, as in struct prefixd_carry */
 	uint8_t checksum[16];  /* answered: of the block, if summed */
+	/* VERIFY: blocks of the pool, in the memory behind the message */
+	const struct radix_sum *sums;
+	uint32_t n_sums;    /* at most PREFIXD_VERIFY_MAX */
+	uint32_t n_looked;  /* the carrier's */
+	uint64_t bad, done; /* answered, as in struct prefixd_event */
+	void *buffer;       /* of a block, where no CPU reaches the slots: from malloc */
 	/* POOL_NEW; answered: the pool above, or NULL with a sentence */
 	struct prefixd_pool_plan plan;
 	char why[320];
+	int kept; /* negative errno: the keeper does not have it */
 	/* answers */
 	enum prefixd_move_result result; /* of COPY */
 	bool summed;
@@ -64,6 +73,8 @@ struct prefixd_carrier_message {
 	uint64_t begun_ns;
 	struct prefixd_carrier *carrier;
 };
+
+void prefixd_carrier_message_free(struct prefixd_carrier_message *m); /* not its pool */
 
 struct prefixd_carrier_config {
 	struct gpu *gpu;          /* its user until prefixd_carrier_stop() */

@@ -12,6 +12,7 @@
 
 #include "daemon/log.h"
 #include "daemon/peer.h"
+#include "daemon/tiers_internal.h"
 
 #include <event2/event.h>
 #include <limits.h>
@@ -20,6 +21,7 @@
 #include <unistd.h>
 
 #define LAST_WORDS_MAX (4u << 20) /* bytes read after a process has ended */
+#define ASK_SECONDS    1
 
 struct prefixd_client *prefixd_client_find(struct prefixd_server *s, uint32_t session)
 {
@@ -73,20 +75,18 @@ void prefixd_client_forget(struct prefixd_client *c)
 	client_bury(c);
 }
 
-/* The lowest free number: engines and people like small ones. */
-static struct prefixd_client *client_new(struct prefixd_server *s)
+/* With the number i, which is free. */
+static struct prefixd_client *client_at(struct prefixd_server *s, uint32_t i)
 {
 	struct prefixd_client *c;
-	uint32_t i = 0;
 
-	prefixd_clients_reap(s);
-	while (i < s->n_clients && s->clients[i])
-		i++;
-	if (i == s->n_clients) {
+	if (i >= s->n_clients) {
 		uint32_t n = s->n_clients ? s->n_clients * 2 : 16;
-		struct prefixd_client **v = realloc(s->clients,
-						    n * sizeof(struct prefixd_client *));
+		struct prefixd_client **v;
 
+		while (n <= i)
+			n *= 2;
+		v = realloc(s->clients, n * sizeof(struct prefixd_client *));
 		if (!v)
 			return NULL;
 		memset(v + s->n_clients, 0, (n - s->n_clients) * sizeof(struct prefixd_client *));
@@ -102,6 +102,17 @@ static struct prefixd_client *client_new(struct prefixd_server *s)
 	radix_list_init(&c->link);
 	s->clients[i] = c;
 	return c;
+}
+
+/* The lowest free number: engines and people like small ones. */
+static struct prefixd_client *client_new(struct prefixd_server *s)
+{
+	uint32_t i = 0;
+
+	prefixd_clients_reap(s);
+	while (i < s->n_clients && s->clients[i])
+		i++;
+	return client_at(s, i);
 }
 
 static void client_tell(struct prefixd_client *c, enum prefixd_event_type type)
@@ -126,12 +137,6 @@ static void client_tell_gone(struct prefixd_client *c)
 		return;
 	c->gone = true;
 	client_tell(c, PREFIXD_EVENT_PROCESS_GONE);
-}
-
-void prefixd_client_watch(struct prefixd_server *s, const struct prefixd_action *a)
-{
-	(void)s;
-	(void)a;
 }
 
 /* ---- callbacks ------------------------------------------------------------------------------- */
@@ -314,6 +319,71 @@ static void client_accept(struct prefixd_server *s, int fd, bool admin)
 	event.session = c->session;
 	event.u.peer = c->peer;
 	prefixd_server_step(s, &event);
+}
+
+/* ---- sessions of an earlier life ------------------------------------------------------------- */
+
+void prefixd_client_gone(struct prefixd_server *s, uint32_t session)
+{
+	struct prefixd_client *c = prefixd_client_find(s, session);
+
+	if (c)
+		client_tell_gone(c);
+}
+
+/* A process that cannot be waited for is asked after. */
+static void client_on_ask(evutil_socket_t fd, short what, void *ctx)
+{
+	static const struct timeval often = { .tv_sec = ASK_SECONDS };
+	struct prefixd_client *c = ctx;
+	struct prefixd_server *s = c->server;
+
+	(void)prefixd_server_mark(s);
+	if (prefixd_process_start(c->peer.pid) == c->peer.start_time &&
+	    event_add(c->pid_ev, &often) == 0)
+		return;
+	client_tell_gone(c);
+	prefixd_server_settle(s);
+}
+
+/* Return: 0; -ESRCH: the process is not there; -ENOMEM: nobody will ever know. */
+static int client_watch_again(struct prefixd_client *c)
+{
+	static const struct timeval often = { .tv_sec = ASK_SECONDS };
+	struct event_base *base = c->server->base;
+
+	c->pidfd = prefixd_process_open(c->peer.pid, c->peer.start_time);
+	if (c->pidfd >= 0) {
+		c->pid_ev = event_new(base, c->pidfd, EV_READ | EV_PERSIST, client_on_process, c);
+		return c->pid_ev && event_add(c->pid_ev, NULL) == 0 ? 0 : -ENOMEM;
+	}
+	/* No descriptor left, or a kernel without: it may be there all the same. */
+	if (c->peer.start_time == 0 || prefixd_process_start(c->peer.pid) != c->peer.start_time)
+		return -ESRCH;
+	c->pid_ev = evtimer_new(base, client_on_ask, c);
+	return c->pid_ev && event_add(c->pid_ev, &often) == 0 ? 0 : -ENOMEM;
+}
+
+void prefixd_client_watch(struct prefixd_server *s, const struct prefixd_action *a)
+{
+	struct prefixd_client *c;
+	int r = -ENOMEM;
+
+	radix_assert(!prefixd_client_find(s, a->session));
+	c = client_at(s, a->session);
+	if (c) {
+		c->ended = true; /* its socket was an earlier life's */
+		c->peer.pid = a->u.watch.pid;
+		c->peer.start_time = a->u.watch.start_time;
+		r = client_watch_again(c);
+	}
+	if (r == -ESRCH) /* not now: this is a step */
+		prefixd_later(s, (struct prefixd_later){ .type = PREFIXD_EVENT_PROCESS_GONE,
+							 .id = a->session });
+	else if (r < 0)
+		prefixd_error("no memory to watch process %u; what it had leased stays until it "
+			      "says that it is done",
+			      a->u.watch.pid);
 }
 
 void prefixd_client_accept_worker(void *server, int fd)

@@ -141,6 +141,20 @@
 	X(drain_timeout, uint64_t, "drain-timeout", "daemon", PREFIXD_TIME, "10s", 0,              \
 	  86400ull * 1000000000u, PREFIXD_OPT_RELOAD, "TIME",                                      \
 	  "how long SIGTERM waits for leases to end")                                              \
+	X(keep, uint64_t, "keep", "daemon", PREFIXD_CHOICE, "auto", 0, 0, 0,                       \
+	  "auto|holder|systemd|none",                                                              \
+	  "who keeps pools, host tiers and index when the daemon ends or is killed: a process of " \
+	  "its own (prefixd-holder), the descriptor store of systemd, or nobody; auto: systemd "   \
+	  "where it offers a store, else a holder")                                                \
+	X(hold_timeout, uint64_t, "hold-timeout", "daemon", PREFIXD_TIME, "60s", 0,                \
+	  30ull * 86400u * 1000000000u, 0, "TIME",                                                 \
+	  "how long a holder keeps the memory without a daemon")                                   \
+	X(holder_program, const char *, "holder-program", "daemon", PREFIXD_TEXT, "auto", 0, 4095, \
+	  0, "FILE", "prefixd-holder; auto: beside this program")                                  \
+	X(recover_verify, uint64_t, "recover-verify", "daemon", PREFIXD_CHOICE, "background", 0,   \
+	  0, 0, "background|full|off",                                                             \
+	  "when blocks of an earlier life are compared with their checksums: soon, before any of " \
+	  "them is served, or only when they are copied")                                          \
 	X(naming_key_file, const char *, "naming-key-file", "daemon", PREFIXD_TEXT, "auto", 0,     \
 	  4095, 0, "FILE",                                                                         \
 	  "key of the names that blocks have across machines, 64 hex digits, mode 0600; auto: "    \

@@ -3,9 +3,14 @@
  */
 #include "daemon/pools.h"
 
+#include "daemon/keep.h"
+#include "daemon/preflight.h"
+
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 const char *prefixd_bytes_print(uint64_t bytes, char *out, size_t out_len)
 {
@@ -36,7 +41,50 @@ static int stage_new(struct prefixd_pool *pool, const struct prefixd_pool_plan *
 	return r;
 }
 
-/* Return: 0; -EDQUOT: beyond the limit of the host tier; what prefixd_arena_new() says. */
+/* A duplicate of what an earlier life left; -EINVAL: it left none. */
+static int fd_left(const struct prefixd_pool_plan *plan, enum prefixd_memory_part part)
+{
+	int fd = plan->fds[part] < 0 ? -1 : fcntl(plan->fds[part], F_DUPFD_CLOEXEC, 0);
+
+	if (fd >= 0)
+		return fd;
+	return plan->fds[part] < 0 ? -EINVAL : -errno;
+}
+
+static int fd_close(int fd, int r)
+{
+	if (r < 0)
+		(void)close(fd); /* it was not taken over */
+	return r;
+}
+
+/* Return: as gpu_shm_adopt(). */
+static int shm_again(struct gpu_shm *ret_shm, const struct prefixd_pool_plan *plan,
+		     enum prefixd_memory_part part, uint64_t len, bool want_ro_fd)
+{
+	int fd = fd_left(plan, part);
+
+	return fd < 0 ? fd : fd_close(fd, gpu_shm_adopt(ret_shm, fd, len, want_ro_fd));
+}
+
+/* The host tier is a view of the file, so that all others need not know that it is one. */
+static int host_view(struct prefixd_pool *pool, const struct prefixd_pool_plan *plan)
+{
+	const struct gpu_shm *shm = &pool->host_shm;
+
+	pool->host = (struct prefixd_arena){ .base = shm->base,
+					     .len = shm->len,
+					     .huge = shm->page_bytes > 4096 };
+	if (plan->lock && mlock(shm->base, shm->len) < 0)
+		return errno == EAGAIN ? -EAGAIN : -EPERM;
+	pool->host.locked = plan->lock;
+	return 0;
+}
+
+/*
+ * Return: 0; -EDQUOT: beyond the limit of the host tier; what prefixd_arena_new() or the files of
+ * gpu.h say.
+ */
 static int host_new(struct prefixd_pool *pool, const struct prefixd_pool_plan *plan,
 		    const struct prefixd_arena_config *config)
 {
@@ -47,9 +95,18 @@ static int host_new(struct prefixd_pool *pool, const struct prefixd_pool_plan *p
 		return 0;
 	if (__builtin_mul_overflow(pool->info.slot_stride, plan->n_host, &len))
 		return -EINVAL;
-	if (len > plan->host_left)
+	if (!plan->adopt && len > plan->host_left)
 		return -EDQUOT;
-	r = prefixd_arena_new(&pool->host, len, config);
+	if (plan->adopt)
+		r = shm_again(&pool->host_shm, plan, PREFIXD_MEMORY_HOST, len, false);
+	else if (plan->keep)
+		r = len > prefixd_memory_available()
+			    ? -ENOMEM
+			    : gpu_shm_new(&pool->host_shm, "prefixd-host", len, plan->huge, false);
+	else
+		r = prefixd_arena_new(&pool->host, len, config);
+	if (r == 0 && pool->host_shm.len > 0)
+		r = host_view(pool, plan);
 	if (r == 0)
 		pool->n_host = plan->n_host;
 	return r;
@@ -68,6 +125,60 @@ static int pool_lock(struct gpu *gpu, struct prefixd_pool *pool)
 	return 0;
 }
 
+static int slots_again(struct gpu *gpu, struct prefixd_pool *pool,
+		       const struct prefixd_pool_plan *plan)
+{
+	int fd = fd_left(plan, PREFIXD_MEMORY_POOL);
+
+	if (fd < 0)
+		return fd;
+	return fd_close(
+		fd, gpu->ops->pool_adopt(gpu, fd, plan->n_slots, plan->slot_bytes, &pool->pool));
+}
+
+static int slots_new(struct gpu *gpu, struct prefixd_pool *pool,
+		     const struct prefixd_pool_plan *plan)
+{
+	int r;
+
+	if (plan->adopt)
+		r = slots_again(gpu, pool, plan);
+	else
+		r = gpu->ops->pool_new(gpu, plan->n_slots, plan->slot_bytes, &pool->pool);
+	if (r < 0) {
+		pool->pool = NULL;
+		return r;
+	}
+	gpu->ops->pool_info(pool->pool, &pool->info);
+	return plan->lock ? pool_lock(gpu, pool) : 0;
+}
+
+static int generations_new(struct prefixd_pool *pool, const struct prefixd_pool_plan *plan)
+{
+	uint64_t len = (uint64_t)plan->n_slots * sizeof(uint64_t);
+
+	if (plan->adopt)
+		return shm_again(&pool->generations, plan, PREFIXD_MEMORY_GENERATIONS, len, true);
+	return gpu_shm_new(&pool->generations, "prefixd-generations", len, false, true);
+}
+
+static int table_new(struct prefixd_pool *pool, const struct prefixd_pool_plan *plan)
+{
+	unsigned flags = (plan->huge ? PREFIXD_REGION_HUGE : 0u) |
+			 (plan->lock ? PREFIXD_REGION_LOCK : 0u);
+	int fd;
+
+	if (!plan->keep || plan->table_len == 0)
+		return 0;
+	if (!plan->adopt)
+		return prefixd_region_init(&pool->table, "prefixd-table", -1, plan->table_len,
+					   flags);
+	fd = fd_left(plan, PREFIXD_MEMORY_TABLE);
+	return fd < 0 ? fd
+		      : fd_close(fd, prefixd_region_init(&pool->table, "prefixd-table", fd,
+							 plan->table_len, flags));
+}
+
 static int pool_fill(struct gpu *gpu, struct prefixd_pool *pool,
 		     const struct prefixd_pool_plan *plan, const char **ret_what)
 {
@@ -77,17 +188,13 @@ static int pool_fill(struct gpu *gpu, struct prefixd_pool *pool,
 	int r;
 
 	*ret_what = "a pool";
-	r = gpu->ops->pool_new(gpu, plan->n_slots, plan->slot_bytes, &pool->pool);
-	if (r < 0) {
-		pool->pool = NULL;
-		return r;
-	}
-	gpu->ops->pool_info(pool->pool, &pool->info);
-	if (plan->lock)
-		r = pool_lock(gpu, pool);
+	r = slots_new(gpu, pool, plan);
 	if (r == 0)
-		r = gpu_shm_new(&pool->generations, "prefixd-generations",
-				(uint64_t)plan->n_slots * sizeof(uint64_t), false, true);
+		r = generations_new(pool, plan);
+	if (r < 0)
+		return r;
+	*ret_what = "the block table";
+	r = table_new(pool, plan);
 	if (r < 0)
 		return r;
 	*ret_what = "the host tier";
@@ -98,6 +205,47 @@ static int pool_fill(struct gpu *gpu, struct prefixd_pool *pool,
 	return stage_new(pool, plan, &config);
 }
 
+/* ---- the keeper ------------------------------------------------------------------------------ */
+
+const char *prefixd_memory_name(uint32_t group, enum prefixd_memory_part part, char *out,
+				size_t out_len)
+{
+	static const char *const names[] = {
+#define X(sym, text) "." text,
+		PREFIXD_MEMORIES(X)
+#undef X
+			"",
+	};
+
+	snprintf(out, out_len, "g%u%s", group, names[part]);
+	return out;
+}
+
+/* Return: 0; negative errno, and he has none of it: half of a group is of no use to anybody. */
+static int pool_keep(struct gpu *gpu, const struct prefixd_pool *pool, struct prefixd_keep *keep)
+{
+	const int fds[PREFIXD_N_MEMORIES] = {
+		[PREFIXD_MEMORY_POOL] = gpu->ops->pool_fd(pool->pool, false),
+		[PREFIXD_MEMORY_GENERATIONS] = pool->generations.fd,
+		[PREFIXD_MEMORY_TABLE] = pool->table.store.len > 0 ? pool->table.fd : -1,
+		[PREFIXD_MEMORY_HOST] = pool->host_shm.len > 0 ? pool->host_shm.fd : -1,
+	};
+	char name[PREFIXD_KEEP_NAME_MAX];
+	int r = 0;
+
+	for (int i = 0; i < PREFIXD_N_MEMORIES && r == 0; i++)
+		if (fds[i] >= 0)
+			r = prefixd_keep_put(keep,
+					     prefixd_memory_name(pool->group,
+								 (enum prefixd_memory_part)i, name,
+								 sizeof(name)),
+					     fds[i]);
+	if (r < 0)
+		prefixd_keep_drop(keep, prefixd_memory_name(pool->group, PREFIXD_N_MEMORIES, name,
+							    sizeof(name)));
+	return r;
+}
+
 static void why_print(const struct prefixd_pool_plan *plan, const char *what, int r, char *why,
 		      size_t why_len)
 {
@@ -106,7 +254,13 @@ static void why_print(const struct prefixd_pool_plan *plan, const char *what, in
 	uint32_t n = host ? plan->n_host : plan->n_slots;
 
 	prefixd_bytes_print(n * plan->slot_bytes, total, sizeof(total));
-	if (r == -EDQUOT)
+	if (plan->adopt)
+		snprintf(
+			why, why_len,
+			"%s of %u blocks of %llu bytes, kept from before, cannot be taken back: %s",
+			what, n, (unsigned long long)plan->slot_bytes,
+			r == -EINVAL ? "it is not what was left" : strerror(-r));
+	else if (r == -EDQUOT)
 		snprintf(why, why_len,
 			 "the host tier of %u blocks of %llu bytes needs %s, and host-bytes leaves "
 			 "%s; raise host-bytes or lower host-blocks",
@@ -126,7 +280,7 @@ static void why_print(const struct prefixd_pool_plan *plan, const char *what, in
 }
 
 int prefixd_pool_new(struct prefixd_pool **ret_pool, struct gpu *gpu,
-		     const struct prefixd_pool_plan *plan, char *why, size_t why_len)
+		     const struct prefixd_pool_plan *plan, int *ret_kept, char *why, size_t why_len)
 {
 	struct prefixd_pool *pool = calloc(1, sizeof(*pool));
 	const char *what = "a pool";
@@ -141,6 +295,8 @@ int prefixd_pool_new(struct prefixd_pool **ret_pool, struct gpu *gpu,
 		prefixd_pool_free(gpu, pool);
 		return r;
 	}
+	/* What was adopted is with him already. */
+	*ret_kept = plan->keep && !plan->adopt ? pool_keep(gpu, pool, plan->keep) : 0;
 	*ret_pool = pool;
 	return 0;
 }
@@ -152,7 +308,11 @@ void prefixd_pool_free(struct gpu *gpu, struct prefixd_pool *pool)
 	if (pool->pool)
 		gpu->ops->pool_free(gpu, pool->pool);
 	gpu_shm_free(&pool->generations);
-	prefixd_arena_free(&pool->host);
+	prefixd_region_deinit(&pool->table);
+	if (pool->host_shm.len > 0)
+		gpu_shm_free(&pool->host_shm);
+	else
+		prefixd_arena_free(&pool->host);
 	prefixd_arena_free(&pool->stage);
 	free(pool);
 }

@@ -5,7 +5,9 @@
  * What it guarantees.  A pool is mapped, touched and sealed before the engine hears of it; on
  * failure nothing is left behind and a sentence says why.  Descriptors stay ours: whoever passes
  * one on duplicates it.  The bytes of all host tiers never exceed what was set, whatever the engine
- * asks for.
+ * asks for; what an earlier life left counts, and stays.  With a keeper all four are files, which
+ * he has before the engine hears of them; without one the index and the host tier are this process'
+ * private memory.
  *
  * Who is on which thread.  A pool is made and freed by whoever uses the device, which is the copy
  * thread (carrier.h) while it runs; the table of pools is the loop's.  A pool does not move and its
@@ -15,14 +17,33 @@
 
 #include "daemon/arena.h"
 #include "daemon/engine.h"
+#include "daemon/region.h"
 #include "gpu/gpu.h"
+
+struct prefixd_keep;
+
+/* What a group's memory lies in, as the keeper names it: "gN.pool" and so on. */
+#define PREFIXD_MEMORIES(X)                                          \
+	X(POOL, "pool")               /* device slots */             \
+	X(GENERATIONS, "generations") /* of these slots */           \
+	X(TABLE, "table")             /* block table of the index */ \
+	X(HOST, "host")               /* host slots, if there are any */
+
+enum prefixd_memory_part {
+#define X(sym, text) PREFIXD_MEMORY_##sym,
+	PREFIXD_MEMORIES(X)
+#undef X
+	PREFIXD_N_MEMORIES
+};
 
 struct prefixd_pool {
 	uint32_t group;
 	struct gpu_pool *pool;
 	struct gpu_pool_info info;
-	struct gpu_shm generations; /* uint64_t[n_slots], read-only for workers */
-	struct prefixd_arena host;  /* n_host slots, info.slot_stride apart */
+	struct gpu_shm generations;  /* uint64_t[n_slots], read-only for workers */
+	struct prefixd_arena host;   /* n_host slots, info.slot_stride apart */
+	struct gpu_shm host_shm;     /* what `host` is a view of, if it is kept */
+	struct prefixd_region table; /* for the index; none if it is not kept */
 	uint32_t n_host;
 	struct prefixd_arena
 		stage; /* n_stage buffers likewise; none where a CPU reaches the slots */
@@ -39,6 +60,11 @@ struct prefixd_pool_plan {
 	bool huge, lock;
 	/* of the host tier: what is left of its limit; UINT64_MAX: none */
 	uint64_t host_left;
+	struct prefixd_keep *keep; /* NULL: nothing is kept */
+	uint64_t table_len;        /* that its block table may ask for */
+	bool adopt;                /* an earlier life's; else made anew */
+	/* then: descriptors of it, which are duplicated; -1: none */
+	int fds[PREFIXD_N_MEMORIES];
 	void (*step)(void *ctx); /* now and then while it is made; may be NULL */
 	void *ctx;
 };
@@ -54,10 +80,16 @@ struct prefixd_pools {
 
 /* ---- on the device's thread ------------------------------------------------------------------ */
 
-/* Return: 0; negative errno with a sentence in `why`. */
+/*
+ * Makes it, and gives it to the keeper.  Return: 0; negative errno with a sentence in `why`.  A
+ * keeper that fails is no error: *ret_kept says so, and the keeper has forgotten the group.
+ */
 radix_nodiscard int prefixd_pool_new(struct prefixd_pool **ret_pool, struct gpu *gpu,
-				     const struct prefixd_pool_plan *plan, char *why,
+				     const struct prefixd_pool_plan *plan, int *ret_kept, char *why,
 				     size_t why_len);
+/* "g7.pool"; PREFIXD_N_MEMORIES: "g7", which is all of them. */
+const char *prefixd_memory_name(uint32_t group, enum prefixd_memory_part part, char *out,
+				size_t out_len);
 /* No copy of the pool is under way.  Accepts NULL. */
 void prefixd_pool_free(struct gpu *gpu, struct prefixd_pool *pool);
 

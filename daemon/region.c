@@ -1,8 +1,8 @@
 /*
  * region.c - see region.h.
  *
- * The whole range is mapped once, beyond the end of the file too: what was not committed would be a
- * SIGBUS, and nobody touches it.  So growing is ftruncate() and touching, and the mapping stays one.
+ * The whole range is mapped once, beyond the end of the file too: what was not committed would be
+ * a SIGBUS, and nobody touches it.  So growing is ftruncate() and touching, of one mapping.
  */
 #include "daemon/region.h"
 

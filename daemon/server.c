@@ -11,6 +11,7 @@
 #include "daemon/budget.h"
 #include "daemon/http.h"
 #include "daemon/log.h"
+#include "daemon/restore.h"
 #include "daemon/tiers.h"
 
 #include <event2/event.h>
@@ -211,6 +212,7 @@ void prefixd_server_step(struct prefixd_server *s, struct prefixd_event *event)
 		server_act(s, &actions.v[i]);
 	s->stepping = false;
 	prefixd_tiers_after(s);
+	prefixd_restore_look(s);
 	s->step_ns = now;
 	server_arm(s);
 }
@@ -264,6 +266,7 @@ static void server_on_signal(evutil_socket_t signal, short what, void *ctx)
 		prefixd_admin_log_counters(s);
 		break;
 	default:
+		s->give_up |= signal == SIGINT; /* somebody sits there, and means it */
 		if (s->draining && !s->exiting) {
 			prefixd_warn("second signal: stopping without waiting for leases");
 			s->exit_code = PREFIXD_EXIT_STOPPED;
@@ -340,8 +343,12 @@ static int engine_start(struct prefixd_server *s, char *why, size_t why_len)
 		return r;
 	}
 	r = prefixd_naming_key(o, config.naming_key, why, why_len);
-	if (r < 0)
+	if (r == 0)
+		r = prefixd_restore_start(s, &config, why, why_len);
+	if (r < 0) {
+		explicit_bzero(&config, sizeof(config));
 		return r;
+	}
 	r = prefixd_engine_new(&s->engine, &config);
 	explicit_bzero(&config, sizeof(config));
 	if (r < 0)
@@ -405,7 +412,7 @@ static int server_start(struct prefixd_server *s, char *why, size_t why_len)
 		snprintf(why, why_len, "no random bytes: %s", strerror(-r));
 		return r;
 	}
-	r = prefixd_budget_check(o, why, why_len);
+	r = prefixd_budget_folder_check(o, why, why_len);
 	if (r < 0)
 		return r;
 	r = loop_start(s, why, why_len);
@@ -427,6 +434,7 @@ static int server_start(struct prefixd_server *s, char *why, size_t why_len)
 		r = prefixd_tiers_restore(s, why, why_len);
 	if (r < 0)
 		return r;
+	prefixd_restore_go(s);
 	r = prefixd_pages_start(s, why, why_len);
 	if (r < 0)
 		return r;
@@ -522,8 +530,11 @@ struct prefixd_server *prefixd_server_free(struct prefixd_server *s)
 	/* Helpers end before what they work on: threads, then the device, then its memory. */
 	prefixd_tiers_stop(s);
 	s->engine = prefixd_engine_free(s->engine);
+	if (prefixd_restore_keep(s) && !s->give_up)
+		gpu_leave_memory(s->pools.gpu);
 	prefixd_pools_deinit(&s->pools);
 	prefixd_tiers_free(s);
+	prefixd_restore_stop(s, s->give_up);
 	for (size_t i = 0; i < PREFIXD_N_SIGNALS; i++)
 		if (s->signal_ev[i])
 			event_free(s->signal_ev[i]);

@@ -52,7 +52,9 @@ struct prefixd_server {
 	struct prefixd_memory memory;
 	struct prefixd_pools pools;
 	struct prefixd_engine *engine;
-	struct prefixd_tiers *tiers; /* the helpers; tiers.h */
+	struct prefixd_tiers *tiers;     /* the helpers; tiers.h */
+	struct prefixd_restore *restore; /* what an earlier life left; restore.h */
+	const char *handed; /* what a program before this one in this process kept; NULL: none */
 	struct event *timer_ev, *signal_ev[PREFIXD_N_SIGNALS];
 	uint64_t armed_ns; /* the deadline that timer_ev stands for */
 	bool stepping;
@@ -76,6 +78,7 @@ struct prefixd_server {
 	uint64_t reload_wall_ns; /* when settings were last taken over */
 	bool reload_failed;      /* the last reload was refused */
 	bool draining, exiting;
+	bool give_up; /* the memory ends with this daemon, whoever keeps it */
 	int exit_code;
 };
 
@@ -99,6 +102,8 @@ struct prefixd_client *prefixd_client_find(struct prefixd_server *s, uint32_t se
 void prefixd_client_forget(struct prefixd_client *c);
 /* WATCH: a session of an earlier life, without a socket. */
 void prefixd_client_watch(struct prefixd_server *s, const struct prefixd_action *a);
+/* Its process is not there (any more); any other turn of the loop. */
+void prefixd_client_gone(struct prefixd_server *s, uint32_t session);
 void prefixd_clients_reap(struct prefixd_server *s);
 void prefixd_clients_free(struct prefixd_server *s);
 /* A session of the shell's own, as an admin peer; NULL without memory.  Ends with _internal_end. */

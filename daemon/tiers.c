@@ -51,6 +51,11 @@ static void later_tell(struct prefixd_server *s, const struct prefixd_later *l)
 		event.u.moved.result = l->result;
 	} else if (l->type == PREFIXD_EVENT_LOOKED) {
 		event.u.looked.id = l->id;
+	} else if (l->type == PREFIXD_EVENT_VERIFIED) {
+		event.u.verified.id = l->id;
+	} else if (l->type == PREFIXD_EVENT_PROCESS_GONE) {
+		prefixd_client_gone(s, l->id);
+		return;
 	} else {
 		event.u.pool.group = l->group;
 		event.u.pool.why = "the daemon has no memory to ask for the pool";
@@ -160,103 +165,32 @@ void prefixd_tiers_after(struct prefixd_server *s)
 	prefixd_server_step(s, &event);
 }
 
-/* ---- pools ----------------------------------------------------------------------------------- */
+/* ---- verifying ------------------------------------------------------------------------------- */
 
-static uint64_t plan_host_bytes(const struct prefixd_pool_plan *plan)
+static void act_verify(struct prefixd_server *s, const struct prefixd_action *a)
 {
-	return plan->n_host * ((plan->slot_bytes + 63) & ~UINT64_C(63));
-}
+	const size_t len = a->u.verify.n * sizeof(struct radix_sum);
+	struct prefixd_carrier_message *m = calloc(1, sizeof(*m) + len);
 
-static void act_pool_create(struct prefixd_server *s, const struct prefixd_action *a)
-{
-	struct prefixd_carrier_message *m = calloc(1, sizeof(*m));
-	const struct prefixd_options *o = s->options;
-	uint64_t used = s->pools.host_bytes + s->tiers->host_promised;
-
-	if (!m || prefixd_pools_room(&s->pools, a->group) < 0) {
-		free(m);
-		prefixd_later(s, (struct prefixd_later){ .type = PREFIXD_EVENT_POOL_FAILED,
-							 .group = a->group });
-		return;
+	if (m) {
+		m->message.kind = PREFIXD_CARRIER_VERIFY;
+		m->id = a->u.verify.id;
+		m->pool = prefixd_pool_of(s, a->group);
+		m->sums = memcpy(m + 1, a->u.verify.v, len);
+		m->n_sums = a->u.verify.n;
+		if (s->pools.gpu->ops->kind != GPU_KIND_HOST) {
+			m->buffer = malloc(m->pool->info.slot_bytes);
+			if (!m->buffer) {
+				free(m);
+				m = NULL;
+			}
+		}
 	}
-	m->message.kind = PREFIXD_CARRIER_POOL_NEW;
-	m->plan = (struct prefixd_pool_plan){
-		.group = a->group,
-		.n_slots = a->u.pool.n_slots,
-		.n_host = a->u.pool.n_host,
-		.slot_bytes = a->u.pool.slot_bytes,
-		.huge = o->huge_pages == 0,
-		.lock = o->lock_memory != 0,
-		.host_left = o->host_bytes == PREFIXD_AUTO
-				     ? UINT64_MAX
-				     : o->host_bytes - radix_min_u64(used, o->host_bytes),
-	};
-	if (s->tiers->redis && s->pools.gpu->ops->kind != GPU_KIND_HOST)
-		m->plan.n_stage = PREFIXD_STAGES;
-	s->tiers->host_promised += plan_host_bytes(&m->plan);
-	prefixd_carrier_send(s->tiers->carrier, m);
-}
-
-static void act_pool_destroy(struct prefixd_server *s, const struct prefixd_action *a)
-{
-	struct prefixd_carrier_message *m;
-	struct prefixd_pool *pool = prefixd_pools_take(&s->pools, a->group);
-
-	if (!pool)
-		return;
-	m = calloc(1, sizeof(*m));
-	if (!m) { /* out of reach of everybody, and freed with the process */
-		prefixd_error("no memory to give the memory of pool %u back", a->group);
-		return;
-	}
-	m->message.kind = PREFIXD_CARRIER_POOL_FREE;
-	m->pool = pool;
-	prefixd_carrier_send(s->tiers->carrier, m);
-}
-
-static void pool_log(const struct prefixd_pool *pool, uint64_t ns)
-{
-	char block[32], total[32], host[32], tier[96] = "";
-
-	if (pool->n_host > 0)
-		snprintf(tier, sizeof(tier), "; host tier: %u blocks, %s in all%s", pool->n_host,
-			 prefixd_bytes_print(pool->host.len, host, sizeof(host)),
-			 pool->host.huge ? ", huge pages" : "");
-	prefixd_info("pool %u: %u blocks of %s, %s in all, %s pages%s%s%s; made in %.1f s",
-		     pool->group, pool->info.n_slots,
-		     prefixd_bytes_print(pool->info.slot_bytes, block, sizeof(block)),
-		     prefixd_bytes_print(pool->info.len, total, sizeof(total)),
-		     pool->info.huge ? "huge" : "4 KiB", pool->info.sealed ? ", sealed" : "",
-		     pool->locked || pool->host.locked ? ", locked" : "", tier, (double)ns / 1e9);
-}
-
-static void pool_made(struct prefixd_server *s, struct prefixd_carrier_message *m)
-{
-	struct prefixd_event event = { .type = PREFIXD_EVENT_POOL_FAILED };
-	uint64_t heap = s->memory.bytes;
-	char bytes[32];
-
-	s->tiers->host_promised -= plan_host_bytes(&m->plan);
-	event.u.pool.group = m->plan.group;
-	event.u.pool.why = m->why;
-	if (!m->pool) {
-		prefixd_error("group %u: %s", m->plan.group, m->why);
-		prefixd_server_step(s, &event);
-		return;
-	}
-	prefixd_pools_put(&s->pools, m->pool);
-	pool_log(m->pool, m->ns);
-	event.type = PREFIXD_EVENT_POOL_READY;
-	event.u.pool.slot_stride = m->pool->info.slot_stride;
-	event.u.pool.pool_len = m->pool->info.len;
-	event.u.pool.generations = m->pool->generations.base;
-	event.u.pool.n_fds = PREFIXD_POOL_FDS;
-	prefixd_server_step(s, &event);
-	if (s->memory.bytes > heap)
-		prefixd_info("pool %u: its index takes %s now; keys and tree grow with what is "
-			     "stored",
-			     m->plan.group,
-			     prefixd_bytes_print(s->memory.bytes - heap, bytes, sizeof(bytes)));
+	if (m)
+		prefixd_carrier_send(s->tiers->carrier, m);
+	else
+		prefixd_later(s, (struct prefixd_later){ .type = PREFIXD_EVENT_VERIFIED,
+							 .id = a->u.verify.id });
 }
 
 /* ---- what the helpers say -------------------------------------------------------------------- */
@@ -286,6 +220,16 @@ static void copied(struct prefixd_server *s, const struct prefixd_carrier_messag
 	prefixd_tiers_moved(s, tier_of(m->from), tier_of(m->to), &event);
 }
 
+static void verified(struct prefixd_server *s, const struct prefixd_carrier_message *m)
+{
+	struct prefixd_event event = { .type = PREFIXD_EVENT_VERIFIED };
+
+	event.u.verified.id = m->id;
+	event.u.verified.bad = m->bad;
+	event.u.verified.done = m->done;
+	prefixd_server_step(s, &event);
+}
+
 static void carrier_answer(struct prefixd_server *s, struct prefixd_carrier_message *m)
 {
 	switch ((enum prefixd_carrier_op)m->message.kind) {
@@ -296,7 +240,10 @@ static void carrier_answer(struct prefixd_server *s, struct prefixd_carrier_mess
 			copied(s, m);
 		return;
 	case PREFIXD_CARRIER_POOL_NEW:
-		pool_made(s, m);
+		prefixd_pool_made(s, m);
+		return;
+	case PREFIXD_CARRIER_VERIFY:
+		verified(s, m);
 		return;
 	case PREFIXD_CARRIER_POOL_FREE:
 	case PREFIXD_CARRIER_N_OPS:
@@ -315,7 +262,7 @@ static void on_carrier(evutil_socket_t fd, short what, void *ctx)
 		if (!m)
 			break;
 		carrier_answer(s, m);
-		free(m);
+		prefixd_carrier_message_free(m);
 	}
 	prefixd_server_settle(s);
 }
@@ -382,10 +329,14 @@ void prefixd_tiers_act(struct prefixd_server *s, const struct prefixd_action *a)
 {
 	switch ((int)a->type) { /* the others are the server's own */
 	case PREFIXD_ACTION_POOL_CREATE:
-		act_pool_create(s, a);
+	case PREFIXD_ACTION_POOL_ADOPT:
+		prefixd_act_pool_make(s, a);
 		return;
 	case PREFIXD_ACTION_POOL_DESTROY:
-		act_pool_destroy(s, a);
+		prefixd_act_pool_destroy(s, a);
+		return;
+	case PREFIXD_ACTION_VERIFY:
+		act_verify(s, a);
 		return;
 	case PREFIXD_ACTION_COPY:
 		act_copy(s, a);

@@ -22,7 +22,7 @@ static inline bool prefixd_answers_fit(uint32_t n, uint64_t began_ns)
 /* An answer that can be given without a helper, in a turn of its own. */
 struct prefixd_later {
 	enum prefixd_event_type type;
-	uint32_t group, id;
+	uint32_t group, id; /* id: the action's; of PROCESS_GONE the session */
 	enum prefixd_move_result result;
 };
 
@@ -54,8 +54,14 @@ struct prefixd_tiers {
 	uint64_t n_failed;      /* copies, when the log last said so */
 	struct prefixd_epoch_entry seen; /* later than what the engine said in this step */
 	bool has_seen;
+	bool kept_said; /* that the keeper failed */
 	struct prefixd_watched watch_copy, watch_redis;
 };
+
+/* tiers_pools.c */
+void prefixd_act_pool_make(struct prefixd_server *s, const struct prefixd_action *a); /* or adopt */
+void prefixd_act_pool_destroy(struct prefixd_server *s, const struct prefixd_action *a);
+void prefixd_pool_made(struct prefixd_server *s, struct prefixd_carrier_message *m);
 
 /* tiers.c */
 /* An answer in the next turn. */

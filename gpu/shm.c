@@ -25,6 +25,7 @@
 #include <unistd.h>
 
 #define HUGE_BYTES    (UINT64_C(2) << 20)
+#define STEP_BYTES    (UINT64_C(64) << 20)
 #define MAP_NOW_BYTES (UINT64_C(64) << 20) /* of an earlier life's memory */
 
 /* In newer kernels and glibc only; the values are the kernel's ABI. */
@@ -61,17 +62,23 @@ static int make_memfd(const char *name, unsigned int flags)
 
 /*
  * MADV_POPULATE_WRITE rather than MAP_POPULATE alone: the latter hides that pages were missing.
- * Kernels before 5.14 lack it and get MAP_POPULATE over the same range.
+ * Kernels before 5.14 lack it and get MAP_POPULATE over the same range.  In steps: whoever maps
+ * memory in another thread of this process waits for a step and not for all of it.
  */
 static int populate(const struct gpu_shm *shm)
 {
-	if (madvise(shm->base, shm->len, MADV_POPULATE_WRITE) == 0)
-		return 0;
-	if (errno != EINVAL)
-		return errno == EFAULT ? -ENOMEM : -errno;
-	if (mmap(shm->base, shm->len, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED | MAP_POPULATE,
-		 shm->fd, 0) == MAP_FAILED)
-		return -errno;
+	for (uint64_t at = 0; at < shm->len; at += STEP_BYTES) {
+		char *p = (char *)shm->base + at;
+		uint64_t n = radix_min_u64(STEP_BYTES, shm->len - at);
+
+		if (madvise(p, n, MADV_POPULATE_WRITE) == 0)
+			continue;
+		if (errno != EINVAL)
+			return errno == EFAULT ? -ENOMEM : -errno;
+		if (mmap(p, n, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED | MAP_POPULATE,
+			 shm->fd, (off_t)at) == MAP_FAILED)
+			return -errno;
+	}
 	return 0;
 }
 

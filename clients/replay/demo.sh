@@ -7,6 +7,7 @@ set -eu
 bin=${1:?usage: demo.sh BIN [TRACE]}
 trace=${2:-}
 dir=$(mktemp -d "${TMPDIR:-/tmp}/prefixd-demo.XXXXXX")
+export PREFIXD_KEEP=none # nothing is to survive the demo
 daemon=
 
 finish() {

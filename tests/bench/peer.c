@@ -118,6 +118,7 @@ static int start(struct bench_server *s, const char *const argv[], int cpu)
 		int null = open("/dev/null", O_RDWR | O_CLOEXEC);
 
 		bench_pin(0, cpu);
+		(void)setenv("PREFIXD_KEEP", "none", 0); /* nothing survives its benchmark */
 		dup2(null, 0);
 		dup2(null, 1);
 		if (!getenv("BENCH_VERBOSE"))

@@ -61,7 +61,7 @@ def run_daemon(args, row, workers, daemon_options, replay_options=('--order', 't
         with open(log, 'w', encoding='utf-8') as err:
             daemon = subprocess.Popen(
                 [os.path.join(args.bin, 'prefixd'), '--socket', sock, '--admin-socket', admin,
-                 '--device', 'host', *daemon_options],
+                 '--device', 'host', '--keep', 'none', *daemon_options],
                 stdin=subprocess.DEVNULL, stdout=err, stderr=err)
         wait_for(sock, daemon, log, 60)
         replay = subprocess.run(

@@ -71,7 +71,8 @@ static void exec_daemon(const struct e2e_daemon *d, const char *binary, const ch
 
 	for (; args && *args && n + 1 < MAX_ARGS; args++)
 		argv[n++] = *args;
-	(void)prctl(PR_SET_PDEATHSIG, SIGKILL); /* nothing survives its test */
+	(void)prctl(PR_SET_PDEATHSIG, SIGKILL);  /* nothing survives its test */
+	(void)setenv("PREFIXD_KEEP", "none", 0); /* unless it asks for that */
 	if (fd < 0 || null < 0 || dup2(null, 0) < 0 || dup2(fd, 1) < 0 || dup2(fd, 2) < 0)
 		_exit(126);
 	{

@@ -2,7 +2,8 @@
  * harness.h - a real prefixd in a directory of its own, for tests.
  *
  * What it guarantees.  Every daemon gets fresh sockets in a fresh directory; it is killed when the
- * test process ends, however that ends.  Nothing is waited for without a bound.  The binary is the
+ * test process ends, however that ends, and leaves nothing: its memory is kept only where a test
+ * says --keep or sets $PREFIXD_KEEP.  Nothing is waited for without a bound.  The binary is the
  * one of this build ($PREFIXD_BIN, set by meson); without it the test says so and is skipped.
  *
  * What it relies on.  A worker socket that accepts connections only once the daemon serves.

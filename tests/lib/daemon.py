@@ -55,7 +55,8 @@ class Daemon:
             if value is not True:
                 args.append(str(value))
         self.log = open(os.path.join(self.dir, "log"), "ab")
-        self.process = subprocess.Popen(args, stdout=self.log, stderr=self.log, stdin=subprocess.DEVNULL)
+        env = {"PREFIXD_KEEP": "none", **os.environ}  # nothing survives its test, unless it says keep=
+        self.process = subprocess.Popen(args, stdout=self.log, stderr=self.log, stdin=subprocess.DEVNULL, env=env)
         until = time.monotonic() + 20
         while not answers(self.socket):
             if self.process.poll() is not None or time.monotonic() > until:

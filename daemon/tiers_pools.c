@@ -1,0 +1,141 @@
+/*
+ * tiers_pools.c - the memory of pool groups: made, taken back from an earlier life, given up.
+ */
+#include "daemon/keep.h"
+#include "daemon/log.h"
+#include "daemon/restore.h"
+#include "daemon/tiers_internal.h"
+
+#include <event2/event.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+static uint64_t plan_host_bytes(const struct prefixd_pool_plan *plan)
+{
+	return plan->n_host * ((plan->slot_bytes + 63) & ~UINT64_C(63));
+}
+
+void prefixd_act_pool_make(struct prefixd_server *s, const struct prefixd_action *a)
+{
+	struct prefixd_carrier_message *m = calloc(1, sizeof(*m));
+	const struct prefixd_options *o = s->options;
+	uint64_t used = s->pools.host_bytes + s->tiers->host_promised;
+	const bool adopt = a->type == PREFIXD_ACTION_POOL_ADOPT;
+
+	if (!m || prefixd_pools_room(&s->pools, a->group) < 0) {
+		free(m);
+		prefixd_later(s, (struct prefixd_later){ .type = PREFIXD_EVENT_POOL_FAILED,
+							 .group = a->group });
+		return;
+	}
+	m->message.kind = PREFIXD_CARRIER_POOL_NEW;
+	m->plan = (struct prefixd_pool_plan){
+		.group = a->group,
+		.n_slots = a->u.pool.n_slots,
+		.n_host = a->u.pool.n_host,
+		.slot_bytes = a->u.pool.slot_bytes,
+		.huge = o->huge_pages == 0,
+		.lock = o->lock_memory != 0,
+		.host_left = o->host_bytes == PREFIXD_AUTO
+				     ? UINT64_MAX
+				     : o->host_bytes - radix_min_u64(used, o->host_bytes),
+		.keep = prefixd_restore_keep(s),
+		.table_len = a->u.pool.table_len,
+		.adopt = adopt,
+	};
+	if (adopt)
+		prefixd_restore_take(s, a->group, m->plan.fds);
+	if (s->tiers->redis && s->pools.gpu->ops->kind != GPU_KIND_HOST)
+		m->plan.n_stage = PREFIXD_STAGES;
+	s->tiers->host_promised += plan_host_bytes(&m->plan);
+	prefixd_carrier_send(s->tiers->carrier, m);
+}
+
+void prefixd_act_pool_destroy(struct prefixd_server *s, const struct prefixd_action *a)
+{
+	struct prefixd_carrier_message *m;
+	struct prefixd_pool *pool = prefixd_pools_take(&s->pools, a->group);
+
+	if (!pool)
+		return;
+	/* Before the number may be another group's, whose memory he is given. */
+	prefixd_restore_drop(s, a->group);
+	m = calloc(1, sizeof(*m));
+	if (!m) { /* out of reach of everybody, and freed with the process */
+		prefixd_error("no memory to give the memory of pool %u back", a->group);
+		return;
+	}
+	m->message.kind = PREFIXD_CARRIER_POOL_FREE;
+	m->pool = pool;
+	prefixd_carrier_send(s->tiers->carrier, m);
+}
+
+static void pool_log(const struct prefixd_pool *pool, bool adopted, uint64_t ns)
+{
+	char block[32], total[32], host[32], tier[96] = "";
+
+	if (pool->n_host > 0)
+		snprintf(tier, sizeof(tier), "; host tier: %u blocks, %s in all%s", pool->n_host,
+			 prefixd_bytes_print(pool->host.len, host, sizeof(host)),
+			 pool->host.huge ? ", huge pages" : "");
+	prefixd_info("pool %u: %u blocks of %s, %s in all, %s pages%s%s%s; %s in %.3f s",
+		     pool->group, pool->info.n_slots,
+		     prefixd_bytes_print(pool->info.slot_bytes, block, sizeof(block)),
+		     prefixd_bytes_print(pool->info.len, total, sizeof(total)),
+		     pool->info.huge ? "huge" : "4 KiB", pool->info.sealed ? ", sealed" : "",
+		     pool->locked || pool->host.locked ? ", locked" : "", tier,
+		     adopted ? "taken back" : "made", (double)ns / 1e9);
+}
+
+/* Once: whoever wants to know more asks for the keeper's state. */
+static void kept_log(struct prefixd_server *s, const struct prefixd_carrier_message *m)
+{
+	if (m->kept == 0 || s->tiers->kept_said)
+		return;
+	s->tiers->kept_said = true;
+	prefixd_warn("pool %u is not kept: %s; its blocks end with this daemon", m->plan.group,
+		     strerror(-m->kept));
+}
+
+static void fds_close(int fds[PREFIXD_N_MEMORIES])
+{
+	for (int i = 0; i < PREFIXD_N_MEMORIES; i++)
+		if (fds[i] >= 0)
+			close(fds[i]);
+}
+
+void prefixd_pool_made(struct prefixd_server *s, struct prefixd_carrier_message *m)
+{
+	struct prefixd_event event = { .type = PREFIXD_EVENT_POOL_FAILED };
+	uint64_t heap = s->memory.bytes;
+	char bytes[32];
+
+	s->tiers->host_promised -= plan_host_bytes(&m->plan);
+	event.u.pool.group = m->plan.group;
+	event.u.pool.why = m->why;
+	if (m->plan.adopt)
+		fds_close(m->plan.fds); /* the pool has its own */
+	if (!m->pool) {
+		prefixd_error("group %u: %s", m->plan.group, m->why);
+		if (m->plan.adopt)
+			prefixd_restore_drop(s, m->plan.group);
+		prefixd_server_step(s, &event);
+		return;
+	}
+	prefixd_pools_put(&s->pools, m->pool);
+	pool_log(m->pool, m->plan.adopt, m->ns);
+	kept_log(s, m);
+	event.type = PREFIXD_EVENT_POOL_READY;
+	event.u.pool.slot_stride = m->pool->info.slot_stride;
+	event.u.pool.pool_len = m->pool->info.len;
+	event.u.pool.generations = m->pool->generations.base;
+	event.u.pool.table = m->pool->table.store.len > 0 ? &m->pool->table.store : NULL;
+	event.u.pool.n_fds = PREFIXD_POOL_FDS;
+	prefixd_server_step(s, &event);
+	if (s->memory.bytes > heap)
+		prefixd_info("pool %u: its index takes %s now; keys and tree grow with what is "
+			     "stored",
+			     m->plan.group,
+			     prefixd_bytes_print(s->memory.bytes - heap, bytes, sizeof(bytes)));
+}
