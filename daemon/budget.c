@@ -124,12 +124,11 @@ static int limit_check(const char *what, const char *option, uint64_t have, uint
 
 	if (limit == 0 || have <= limit + kept->slack_bytes)
 		return 0;
-	snprintf(
-		why, why_len,
-		"an earlier life left %s of %s, and %s is %s: raise it to %llu at least, or give the "
-		"memory up (prefixctl holder release; under systemd stop the service)",
-		prefixd_bytes_print(have, a, sizeof(a)), what, option,
-		prefixd_bytes_print(limit, b, sizeof(b)), (unsigned long long)have);
+	snprintf(why, why_len,
+		 "an earlier life left %s of %s, and %s is %s: raise it to %llu at least, or give "
+		 "the memory up (prefixctl holder release; under systemd stop the service)",
+		 prefixd_bytes_print(have, a, sizeof(a)), what, option,
+		 prefixd_bytes_print(limit, b, sizeof(b)), (unsigned long long)have);
 	return -EPERM;
 }
 

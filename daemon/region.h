@@ -1,9 +1,10 @@
 /*
  * region.h - a radix_store in a file without a name: what block tables and the ledger lie in.
  *
- * A memfd of this process or of an earlier life. Addresses for all that may be asked for are
- * reserved at once, so that nothing moves; the file grows as it is asked for, and each page is there before
- * anybody is told so: memory that the machine cannot give is an error then, not a signal later.
+ * A memfd of this process or of an earlier life.  Addresses for all that may be asked for are
+ * reserved at once, so that nothing moves; the file grows as it is asked for, and each page is
+ * there before anybody is told so: memory that the machine cannot give is an error then, not a
+ * signal later.
  *
  * What it guarantees.  Left out of core dumps; a child does not inherit the mapping.  The file only
  * grows.
