@@ -38,15 +38,23 @@ static void grow(struct oracle *o)
 	free(old.v);
 }
 
-void oracle_add(struct oracle *o, uint64_t path, uint32_t root)
+void oracle_maybe(struct oracle *o, uint64_t path, uint32_t root)
 {
 	struct oracle_block *b;
 
 	if (2 * o->n >= o->cap)
 		grow(o);
 	b = at(o, path);
-	o->n += b->path == 0;
-	*b = (struct oracle_block){ .path = path, .root = root, .must = true };
+	if (b->path)
+		return;
+	o->n++;
+	*b = (struct oracle_block){ .path = path, .root = root };
+}
+
+void oracle_add(struct oracle *o, uint64_t path, uint32_t root)
+{
+	oracle_maybe(o, path, root);
+	at(o, path)->must = true;
 }
 
 bool oracle_may(const struct oracle *o, uint64_t path)

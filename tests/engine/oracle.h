@@ -21,6 +21,8 @@ struct oracle {
 };
 
 void oracle_deinit(struct oracle *o);
+/* It was to be stored, and nobody was told whether it is. */
+void oracle_maybe(struct oracle *o, uint64_t path, uint32_t root);
 /* Stored now. */
 void oracle_add(struct oracle *o, uint64_t path, uint32_t root);
 bool oracle_may(const struct oracle *o, uint64_t path);

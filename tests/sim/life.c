@@ -1,0 +1,295 @@
+/*
+ * life.c - the daemon's lives: how each ends, what the next one is started with, and what it must
+ * find.
+ *
+ * Before an end an operator's session asks for everything that was ever committed; after the start
+ * another one asks again.  What was found before must be found now, with a device copy where there
+ * was one; what was not found must not come back.  A crash within a step may have taken along what
+ * that step was about to move or evict, but never what a living process holds.
+ */
+#include <errno.h>
+#include <stdlib.h>
+
+#include "gpu/gpu_internal.h"
+#include "tests/sim/sim_internal.h"
+
+/* ---- what was committed ---------------------------------------------------------------------- */
+
+static bool begins_with(const struct universe_prompt *p, uint64_t epoch, const struct sim_known *k)
+{
+	return p->n >= k->p.n && sim_path(p, epoch, k->p.n - 1) == k->path;
+}
+
+void sim_know(struct sim *s, const struct sim_lease *l)
+{
+	struct sim_known *k;
+	struct universe_prompt p = l->p;
+	uint64_t path;
+
+	p.n = l->p.skip + l->n_path;
+	p.skip = 0;
+	path = sim_path(&p, l->epoch, p.n - 1);
+	if (l->epoch != s->epochs[universe_roots[p.root].ns])
+		return;
+	for (uint32_t i = 0; i < s->n_known; i++) {
+		k = &s->known[i];
+		if (k->p.root != p.root || k->epoch != l->epoch)
+			continue;
+		if (k->p.n >= p.n && sim_path(&k->p, k->epoch, p.n - 1) == path)
+			return;
+		if (!begins_with(&p, l->epoch, k))
+			continue;
+		*k = (struct sim_known){ .p = p, .epoch = l->epoch, .path = path };
+		return;
+	}
+	if (s->n_known == s->known_cap) {
+		s->known_cap = s->known_cap ? 2 * s->known_cap : 256;
+		s->known = realloc(s->known, s->known_cap * sizeof(*s->known));
+		if (!s->known)
+			abort();
+	}
+	s->known[s->n_known++] = (struct sim_known){ .p = p, .epoch = l->epoch, .path = path };
+}
+
+void sim_forget(struct sim *s, uint32_t ns)
+{
+	for (uint32_t i = 0; i < s->n_known;)
+		if (universe_roots[s->known[i].p.root].ns == ns)
+			s->known[i] = s->known[--s->n_known];
+		else
+			i++;
+}
+
+/* ---- audits ---------------------------------------------------------------------------------- */
+
+struct asker {
+	struct world_client *c;
+	uint32_t ns[UNIVERSE_NS];
+};
+
+static bool ask_open(struct sim *s, struct asker *a)
+{
+	struct prefixd_peer peer = { .pid = 1, .start_time = 1, .admin = true };
+	struct proto_id instance = { { 1 } };
+	struct proto_hello_req req;
+	struct proto_hello_rep rep;
+
+	a->c = world_connect_as(&s->w, &peer, &instance);
+	req = world_hello_req(a->c);
+	if (world_hello(a->c, &req, &rep) != PROTO_STATUS_OK)
+		return false;
+	for (uint32_t k = 0; k < UNIVERSE_NS; k++) {
+		struct proto_open_req o = sim_open_req(s, k);
+		struct proto_open_rep opened;
+
+		if (world_open(a->c, &o, &opened) != PROTO_STATUS_OK)
+			return false;
+		a->ns[k] = opened.ns;
+		memcpy(s->digests[k], opened.digest.p, sizeof(s->digests[k]));
+	}
+	return true;
+}
+
+static void ask(struct sim *s, struct asker *a, const struct universe_prompt *p,
+		struct sim_found *ret)
+{
+	struct proto_probe_req m = { .has = PROTO_HAS_ALL, .flags = PROTO_PROBE_BITMAP };
+	struct proto_probe_rep rep;
+	uint8_t keys[UNIVERSE_MAX * MODEL_KEY];
+	uint32_t len = universe_key_len(p->root);
+
+	for (uint32_t i = 0; i < p->n; i++)
+		memcpy(keys + i * len, p->keys[i], len);
+	m.ns = a->ns[universe_roots[p->root].ns];
+	m.tenant = universe_roots[p->root].tenant;
+	m.salt = world_text(universe_roots[p->root].salt);
+	m.keys = (struct proto_span){ .p = keys, .n = p->n * len };
+	m.n_tokens = p->n * UNIVERSE_BT;
+	world_check(&s->w, world_probe(a->c, &m, &rep) == PROTO_STATUS_OK);
+	memset(ret, 0, sizeof(*ret));
+	world_check(&s->w, rep.bitmap.n <= sizeof(ret->bits));
+	memcpy(&ret->bits, rep.bitmap.p, rep.bitmap.n);
+	ret->n_device = rep.n_device;
+	ret->n_redis = rep.n_redis;
+	ret->n_lead = rep.n_device + rep.n_host + rep.n_redis;
+}
+
+/* Looks change nothing: the invariants need not be looked at after each. */
+static void look(struct sim *s, void (*each)(struct sim *s, uint32_t i, const struct sim_found *f))
+{
+	bool no_verify = s->w.config.no_verify;
+	struct sim_found f;
+	struct asker a;
+
+	s->w.config.no_verify = true;
+	world_check(&s->w, ask_open(s, &a));
+	for (uint32_t i = 0; i < s->n_known; i++) {
+		ask(s, &a, &s->known[i].p, &f);
+		each(s, i, &f);
+	}
+	world_eof(a.c);
+	s->w.config.no_verify = no_verify;
+}
+
+static void keep_found(struct sim *s, uint32_t i, const struct sim_found *f)
+{
+	s->known[i].before = *f;
+	s->known[i].audited = true;
+}
+
+void sim_audit_take(struct sim *s)
+{
+	look(s, keep_found);
+}
+
+/* Blocks of the prompt that a living process reads, from its beginning. */
+static uint32_t held(const struct sim *s, const struct sim_known *k)
+{
+	uint32_t best = 0;
+
+	for (uint32_t i = 0; i < SIM_PROCS; i++) {
+		for (uint32_t c = 0; c < s->procs[i].claims.n; c++) {
+			const struct sim_claim *v = &s->procs[i].claims.v[c];
+
+			if (v->use != SIM_READS || v->path == 0 || v->revocable)
+				continue;
+			for (uint32_t j = best; j < k->p.n; j++)
+				if (sim_path(&k->p, k->epoch, j) == v->path)
+					best = j + 1;
+		}
+	}
+	return best;
+}
+
+static uint32_t count_bits(uint64_t v)
+{
+	return (uint32_t)__builtin_popcountll(v);
+}
+
+static void compare(struct sim *s, uint32_t i, const struct sim_found *now)
+{
+	struct sim_known *k = &s->known[i];
+	const struct sim_found *was = &k->before;
+	uint64_t must = was->bits, gone;
+	uint32_t least = held(s, k);
+
+	for (uint32_t j = 0; j < k->p.n; j++)
+		if ((now->bits >> j & 1) && !oracle_may(&s->oracle, sim_path(&k->p, k->epoch, j)))
+			world_fail(&s->w, "block %u is found and was never committed", j);
+	if (now->n_device < least)
+		world_fail(&s->w, "%u blocks are on the device, %u are held there", now->n_device,
+			   least);
+	if (!k->audited)
+		return;
+	k->audited = false;
+	if (s->redis_lost)
+		must &= (1ull << (was->n_lead - was->n_redis)) - 1;
+	gone = must & ~now->bits;
+	s->result->audited += count_bits(must);
+	s->n_gone += count_bits(gone);
+	if (s->may_lose) {
+		s->result->lost += count_bits(gone);
+		return;
+	}
+	if (gone)
+		world_fail(&s->w, "block %u of root %u was found before the end, not now",
+			   (uint32_t)__builtin_ctzll(gone), k->p.root);
+	if (now->bits & ~was->bits)
+		world_fail(&s->w, "block %u of root %u was not found before the end, but is now",
+			   (uint32_t)__builtin_ctzll(now->bits & ~was->bits), k->p.root);
+	if (now->n_device < was->n_device)
+		world_fail(&s->w, "%u blocks were on the device before the end, %u are now",
+			   was->n_device, now->n_device);
+}
+
+/* ---- ends ------------------------------------------------------------------------------------ */
+
+void sim_daemon_gone(struct sim *s)
+{
+	s->down = true;
+	s->draining = false;
+	for (uint32_t i = 0; i < SIM_SESSIONS; i++)
+		if (s->sessions[i].c)
+			sim_session_over(s, &s->sessions[i]);
+	for (uint32_t i = 0; i < SIM_PROCS; i++)
+		s->procs[i].n_closed = 0;
+}
+
+void sim_daemon_kill(struct sim *s)
+{
+	sim_audit_take(s);
+	world_life_kill(&s->w);
+	sim_daemon_gone(s);
+	s->may_lose = false;
+	s->result->daemon_kills++;
+}
+
+/* What moves goes on moving while it drains, and so do deferred RESERVEs. */
+void sim_daemon_stop(struct sim *s, uint64_t ns)
+{
+	sim_audit_take(s);
+	s->draining = true;
+	world_life_stop(&s->w, ns);
+	sim_daemon_gone(s);
+	s->may_lose = true;
+}
+
+/* ---- the next life --------------------------------------------------------------------------- */
+
+/* Slots of a pool that was not taken back are nobody's any more; who maps them has them alone. */
+static void drop_old_memory(struct sim *s)
+{
+	for (uint32_t i = 0; i < SIM_PROCS; i++) {
+		struct sim_claims *all = &s->procs[i].claims;
+
+		for (uint32_t k = 0; k < all->n;) {
+			const struct gpu_pool *p = s->w.pools[all->v[k].group].pool;
+			const char *at = all->v[k].memory;
+
+			if (p && at >= (const char *)p->shm.base &&
+			    at < (const char *)p->shm.base + p->shm.len)
+				k++;
+			else
+				all->v[k] = all->v[--all->n];
+		}
+	}
+}
+
+/* What the file of epochs says, before anybody is served. */
+static void tell_epochs(struct sim *s)
+{
+	for (uint32_t k = 0; k < UNIVERSE_NS; k++) {
+		struct prefixd_epoch epoch = world_epoch(&s->w, s->digests[k]);
+
+		if (epoch.n)
+			world_epoch_seen(&s->w, s->digests[k], epoch);
+	}
+}
+
+void sim_daemon_start(struct sim *s)
+{
+	uint32_t before = s->w.life.n;
+
+	world_check(&s->w, before + 1 < radix_array_size(s->boots));
+	if (sim_chance(s, 100))
+		s->w.now_ns = 1000000000 + sim_below(s, 1000000000);
+	if (!s->config.faultless && sim_chance(s, 150))
+		world_life_kill_at(&s->w, 1 + sim_below(s, 60));
+	world_check(&s->w, world_life_restart(&s->w) == 0);
+	s->life = s->w.life.n;
+	s->boots[s->life] = s->w.config.engine.boot;
+	if (!s->w.engine) {
+		s->result->restart_kills++;
+		return;
+	}
+	world_life_kill_at(&s->w, 0);
+	s->down = false;
+	drop_old_memory(s);
+	tell_epochs(s);
+	s->n_gone = 0;
+	look(s, compare);
+	s->redis_lost = false;
+	s->may_lose = false;
+	if (s->invalidating)
+		sim_invalidate(s, s->invalidating - 1);
+}

@@ -1,0 +1,373 @@
+/*
+ * run.c - one seed: how its world is, what happens in it, and what is left at the end.
+ */
+#include <errno.h>
+#include <stdlib.h>
+
+#include "tests/sim/sim_internal.h"
+
+static struct sim sim;
+
+uint64_t sim_at(void)
+{
+	return sim.op;
+}
+
+/* ---- what happens around the workers --------------------------------------------------------- */
+
+/* Redis, the link to it and host memory have a life of their own; mostly they are well. */
+static void outside(struct sim *s)
+{
+	s->result->outside++;
+	switch (sim_below(s, 13)) {
+	case 0:
+		world_redis_up(&s->w, false);
+		break;
+	case 1:
+		world_redis_stall(&s->w, true);
+		break;
+	case 2:
+		world_redis_poke(&s->w, WORLD_POKE_LOSE, 1 + sim_below(s, 20));
+		break;
+	case 3:
+		world_redis_poke(&s->w, WORLD_POKE_DAMAGE, 1 + sim_below(s, 5));
+		break;
+	case 4: /* it is started anew, and is empty */
+		world_redis_up(&s->w, false);
+		world_redis_poke(&s->w, WORLD_POKE_LOSE, 100);
+		world_redis_up(&s->w, true);
+		break;
+	case 5:
+		world_host_damage(&s->w, 0, sim_below(s, 4));
+		break;
+	case 6: /* some answers are slow, and come after others */
+		world_delay(&s->w, 1000ull * (1 + sim_below(s, 1000)), 1 + sim_below(s, 8));
+		break;
+	default:
+		world_redis_stall(&s->w, false);
+		world_redis_up(&s->w, true);
+		break;
+	}
+}
+
+static uint32_t some_ns(const struct sim *s, uint32_t k)
+{
+	for (uint32_t i = 0; i < SIM_SESSIONS; i++)
+		if (s->sessions[i].c && s->sessions[i].ns[k])
+			return s->sessions[i].ns[k];
+	return RADIX_NONE;
+}
+
+void sim_invalidate(struct sim *s, uint32_t k)
+{
+	struct prefixd_namespace_info info;
+	uint32_t it = 0, ns = some_ns(s, k);
+
+	/* After a start nobody is connected yet; the daemon may still know the namespace. */
+	while (ns == RADIX_NONE && prefixd_engine_next_namespace(s->w.engine, &it, &info))
+		if (memcmp(info.digest, s->digests[k], sizeof(s->digests[k])) == 0)
+			ns = info.id;
+	if (ns == RADIX_NONE)
+		return;
+	s->invalidating = k + 1;
+	sim_forget(s, k);
+	world_invalidate(&s->w, ns);
+	if (!s->w.engine)
+		return;
+	s->invalidating = 0;
+	s->epochs[k]++;
+	for (uint32_t i = 0; i < SIM_SESSIONS; i++)
+		for (uint32_t j = 0; j < SIM_LEASES; j++)
+			if (universe_roots[s->sessions[i].leases[j].p.root].ns == k)
+				s->sessions[i].leases[j].lead_path = 0;
+}
+
+static void admin(struct sim *s)
+{
+	uint32_t k = sim_below(s, UNIVERSE_NS), ns = some_ns(s, k);
+
+	if (ns == RADIX_NONE)
+		return;
+	switch (sim_below(s, 8)) {
+	case 0:
+		world_flush(&s->w, ns);
+		break;
+	case 1:
+		sim_invalidate(s, k);
+		break;
+	default:
+		if (s->w.pools[s->ns_group[k]].pool)
+			world_evict(&s->w, s->ns_group[k], sim_below(s, 6));
+		break;
+	}
+}
+
+static void jump(struct sim *s)
+{
+	s->result->jumps++;
+	world_advance(&s->w, 3600000000000ull * (1 + sim_below(s, 48)));
+}
+
+/* ---- what the workers do --------------------------------------------------------------------- */
+
+static void with_lease(struct sim *s, struct sim_session *se, struct sim_lease *l, uint32_t dice)
+{
+	if (dice < 40)
+		sim_wait(s, se, l);
+	else if (dice < 160)
+		sim_extend(s, se, l);
+	else if (dice < 400)
+		sim_reserve(s, se, l);
+	else if (dice < 480)
+		sim_fill(s, se, l);
+	else if (dice < 830)
+		sim_commit(s, se, l);
+	else
+		sim_release(s, se, l);
+}
+
+static void work(struct sim *s, uint32_t si)
+{
+	struct sim_session *se = &s->sessions[si];
+	struct sim_proc *p = sim_proc_of(s, se);
+	struct sim_lease *l = &se->leases[sim_below(s, SIM_LEASES)];
+	uint32_t dice = sim_below(s, 1000);
+
+	if (p->asleep > s->op)
+		return;
+	if (!p->alive) {
+		sim_spawn(s, se->proc);
+	} else if (s->nature.sleep_permille && sim_chance(s, s->nature.sleep_permille)) {
+		p->asleep = s->op + 10 + sim_below(s, 300);
+		s->result->sleeps++;
+	} else if (!se->c) {
+		sim_connect(s, se);
+	} else if (dice < 10 && s->nature.kills_permille) {
+		sim_close(s, se);
+	} else if (dice < 20) {
+		sim_quiesce(s, se, s->life);
+	} else if (dice < 50) {
+		sim_probe(s, se);
+	} else if (dice < 75) {
+		sim_prefetch(s, se);
+	} else if (!l->used) {
+		sim_match(s, se);
+	} else {
+		with_lease(s, se, l, sim_below(s, 1000));
+	}
+}
+
+static void something(struct sim *s, uint32_t si)
+{
+	const struct sim_nature *n = &s->nature;
+
+	if (s->w.tiers && sim_chance(s, n->outside_permille))
+		outside(s);
+	else if (sim_chance(s, n->admin_permille))
+		admin(s);
+	else if (n->kills_permille && sim_chance(s, 2))
+		jump(s);
+	else if (sim_chance(s, 250))
+		world_advance(&s->w, sim_below(s, 60) * 1000);
+	else
+		work(s, si);
+}
+
+/* The daemon stops somewhere within what happens next; if it passes no crash point, after that. */
+static void crash_in(struct sim *s, uint32_t si)
+{
+	sim_audit_take(s);
+	world_life_kill_at(&s->w, 1 + sim_below(s, 30));
+	something(s, si);
+	world_life_kill_at(&s->w, 0);
+	if (s->w.engine)
+		world_life_kill(&s->w);
+	sim_daemon_gone(s);
+	s->may_lose = true;
+	s->result->crash_kills++;
+}
+
+/* Most ends of the daemon are SIGKILL; some are what an operator does. */
+static void daemon_ends(struct sim *s, uint32_t si)
+{
+	switch (sim_below(s, 8)) {
+	case 0:
+		s->result->stops++;
+		sim_daemon_stop(s, 1000000);
+		break;
+	case 1: /* the next program takes over at once, under workers in mid-step */
+		s->result->upgrades++;
+		sim_daemon_stop(s, 1000);
+		sim_daemon_start(s);
+		break;
+	case 2:
+	case 3:
+	case 4:
+		sim_daemon_kill(s);
+		break;
+	default:
+		crash_in(s, si);
+		break;
+	}
+}
+
+static void while_down(struct sim *s, uint32_t si)
+{
+	if (sim_chance(s, 100))
+		sim_kill(s, s->sessions[si].proc);
+	else if (sim_chance(s, 100))
+		s->w.now_ns += sim_below(s, 1000000);
+	else if (sim_chance(s, 400))
+		sim_daemon_start(s);
+}
+
+static void one_op(struct sim *s)
+{
+	uint32_t si = sim_below(s, SIM_SESSIONS);
+
+	s->op_began_ns = s->w.now_ns;
+	if (s->down) {
+		while_down(s, si);
+	} else if (sim_chance(s, s->nature.kills_permille)) {
+		if (s->config.one_life || sim_chance(s, 500)) {
+			sim_kill(s, s->sessions[si].proc);
+			s->result->worker_kills++;
+		} else {
+			daemon_ends(s, si);
+		}
+	} else {
+		something(s, si);
+	}
+}
+
+/* ---- the run --------------------------------------------------------------------------------- */
+
+static void draw_tiers(struct sim *s, struct world_tiers_config *t)
+{
+	t->host_blocks = sim_chance(s, 250) ? 0 : 16 + sim_below(s, 48);
+	t->redis = sim_chance(s, 750);
+	t->copy = (struct world_link){ .latency_ns = 5000, .bytes_per_s = 100000000 };
+	t->remote = (struct world_link){ .latency_ns = 40000, .bytes_per_s = 20000000 };
+	t->jitter_ns = sim_chance(s, 800) ? 20000 : 200000;
+	t->deadline_ns = 2000000;
+	t->breaker = 5;
+	t->max_values = sim_chance(s, 500) ? 100 + sim_below(s, 300) : 0;
+	if (s->config.faultless || sim_chance(s, 300))
+		return;
+	for (uint32_t i = 0; i < WORLD_N_FAULTS; i++)
+		t->faults[i] = sim_below(s, 20);
+}
+
+static void draw(struct sim *s, struct world_config *wc)
+{
+	struct sim_nature *n = &s->nature;
+	bool faults = !s->config.faultless;
+
+	n->islands = sim_chance(s, 400);
+	n->two_groups = sim_chance(s, 300);
+	n->kills_permille = faults ? 10 : 0;
+	n->outside_permille = faults && sim_chance(s, 700) ? 10 : 0;
+	n->admin_permille = sim_chance(s, 500) ? 3 : 0;
+	n->sleep_permille = faults ? 10 : 0;
+	n->max_age_ns = faults && sim_chance(s, 300) ? 20000000 : 0;
+	world_config_init(wc);
+	draw_tiers(s, &wc->tiers);
+	wc->seed = s->config.seed;
+	wc->record = s->config.record;
+	wc->keep = !s->config.one_life;
+	wc->engine.pool_blocks = 24 + sim_below(s, 72);
+	wc->engine.index_blocks = sim_chance(s, 500) ? 256 : sim_below(s, 64);
+	wc->engine.grace_ns = sim_chance(s, 500) ? 0 : 1000000;
+	wc->engine.write = (enum prefixd_write_policy)sim_below(s, 3);
+	wc->engine.watermark_low = sim_chance(s, 500) ? 5 : 0;
+	wc->engine.watermark_high = wc->engine.watermark_low * 2;
+	wc->engine.move_window = sim_chance(s, 500) ? 8 : 0;
+	wc->engine.verify = (enum prefixd_verify_policy)sim_below(s, 3);
+	wc->engine.limits.pending_ns = 3000000;
+	wc->engine.limits.reserve_ns = 1000000 * (1 + sim_below(s, 10));
+	wc->engine.limits.lease_max_age_ns = n->max_age_ns;
+}
+
+/* What all tiers hold together. */
+static uint32_t size_of(const struct world_config *wc)
+{
+	uint32_t n = wc->engine.pool_blocks + wc->tiers.host_blocks;
+
+	if (wc->tiers.redis)
+		n += wc->tiers.max_values
+			     ? radix_min_u32(wc->tiers.max_values, wc->engine.index_blocks)
+			     : wc->engine.index_blocks;
+	return n;
+}
+
+/* Everybody leaves: nothing is under way, and every slot is free or a block's. */
+static void check_end(struct sim *s)
+{
+	for (uint32_t p = 0; p < SIM_PROCS; p++)
+		sim_kill(s, p);
+	s->config.faultless = true;
+	while (s->down)
+		sim_daemon_start(s);
+	if (s->w.tiers && s->w.config.tiers.redis) {
+		world_redis_stall(&s->w, false);
+		world_redis_up(&s->w, true);
+	}
+	world_advance(&s->w, s->w.config.engine.grace_ns + 1);
+	world_run_until_idle(&s->w);
+	world_check(&s->w, world_in_flight(&s->w) == 0);
+	for (uint32_t g = 0; g < WORLD_GROUPS; g++) {
+		struct radix_stats st;
+
+		if (!world_index(&s->w, g))
+			continue;
+		world_stats(&s->w, g, &st);
+		world_check(&s->w, st.n_pins == 0);
+		world_check(&s->w, st.slots[RADIX_SLOT_FREE] + st.slots[RADIX_SLOT_READY] ==
+					   s->w.config.engine.pool_blocks);
+		world_check(&s->w, st.tier[0] == st.slots[RADIX_SLOT_READY]);
+		world_check(&s->w, st.n_blocks == st.tier[0] + st.tier[1] + st.tier[2]);
+	}
+}
+
+static void begin(struct sim *s, const struct sim_config *config, struct sim_result *ret)
+{
+	struct world_config wc;
+
+	memset(s, 0, sizeof(*s));
+	s->config = *config;
+	s->result = ret;
+	s->rng = config->seed * 0x9e3779b97f4a7c15u + 1;
+	s->next_pid = 100;
+	draw(s, &wc);
+	world_check(&s->w, world_init(&s->w, &wc) == 0);
+	s->w.heap.quick = true; /* junk in each allocation would take most of the time */
+	s->life = s->w.life.n;
+	s->boots[s->life] = s->w.config.engine.boot;
+	ideal_init(&s->ideal, size_of(&wc));
+	for (uint32_t i = 0; i < SIM_SESSIONS; i++)
+		s->sessions[i].proc = i % SIM_PROCS;
+}
+
+void sim_run(const struct sim_config *config, struct sim_result *ret)
+{
+	struct sim *s = &sim;
+
+	begin(s, config, ret);
+	for (s->op = 0; s->op < config->n_ops; s->op++) {
+		one_op(s);
+		if (!s->down && !s->w.engine)
+			world_fail(&s->w, "the daemon is gone, and nobody has seen it");
+		if (!s->down)
+			sim_hear(s);
+		sim_claims_check(s);
+		ret->ops++;
+		ret->steps = s->w.n_steps;
+	}
+	check_end(s);
+	ret->steps = s->w.n_steps;
+	sim_claims_deinit(s);
+	oracle_deinit(&s->oracle);
+	ideal_deinit(&s->ideal);
+	free(s->known);
+	world_deinit(&s->w);
+}

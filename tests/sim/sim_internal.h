@@ -1,0 +1,186 @@
+/*
+ * sim_internal.h - what the files of the simulation share.
+ */
+#pragma once
+
+#include "tests/sim/claims.h"
+#include "tests/sim/ideal.h"
+#include "tests/sim/sim.h"
+
+enum {
+	SIM_PROCS = 10,
+	SIM_TWICE = 4, /* so many of them have two sessions */
+	SIM_SESSIONS = SIM_PROCS + SIM_TWICE,
+	SIM_LEASES = 3,
+	SIM_BLUE = 8,    /* processes from here on are the other tenant's */
+	SIM_RELICS = 24, /* sockets closed by their process that still hold something, at most */
+};
+
+/* How this world is, drawn from the seed. */
+struct sim_nature {
+	bool islands;
+	bool two_groups; /* digests lie in a pool of their own, with longer blocks */
+	uint32_t kills_permille, outside_permille, admin_permille, sleep_permille;
+	uint64_t max_age_ns;
+};
+
+struct sim_lease {
+	bool used;
+	bool island; /* found by its first key: blocks begin at p.skip */
+	uint64_t id;
+	uint64_t epoch;
+	struct universe_prompt p;
+	uint32_t given; /* keys the engine knows, of p.n */
+	uint32_t n_path;
+	uint32_t res[UNIVERSE_MAX], n_res;
+	uint64_t n_tokens, begun_ns;
+	uint32_t tail_offer;
+	uint64_t reserving; /* seq of a RESERVE that waits */
+	uint32_t want;
+	uint64_t waiting; /* seq of a WAIT */
+	uint64_t wait_due;
+	uint64_t loading; /* seq of the request that began the load */
+	uint32_t load_want, load_taken;
+	uint32_t loaded;    /* blocks that the last EVENT promised, not taken yet */
+	bool led;           /* it was told to compute, or reserved, at any time */
+	uint64_t lead_path; /* the block that it computes, as others are told; 0: none */
+	uint64_t lead_due;
+	uint64_t lead_op; /* the operation in which it was told */
+};
+
+struct sim_session {
+	struct world_client *c; /* NULL: not connected */
+	uint32_t proc;
+	uint32_t ns[UNIVERSE_NS];
+	struct sim_lease leases[SIM_LEASES];
+};
+
+struct sim_proc {
+	bool alive;
+	struct prefixd_peer peer;
+	struct proto_id instance;
+	bool copies;
+	uint64_t asleep; /* stopped until this operation */
+	struct sim_claims claims;
+	uint32_t n_closed; /* sockets it closed in this life and holds leases of */
+};
+
+/* What PROBE says of a prompt. */
+struct sim_found {
+	uint64_t bits; /* of each block: is it a member? */
+	uint32_t n_device, n_redis, n_lead;
+};
+
+/* A prompt of which something was committed, for audits. */
+struct sim_known {
+	struct universe_prompt p; /* cut to what was committed */
+	uint64_t epoch;
+	uint64_t path;
+	bool audited; /* `before` is of the life before */
+	struct sim_found before;
+};
+
+struct sim {
+	struct world w;
+	struct sim_config config;
+	struct sim_nature nature;
+	struct sim_result *result;
+	uint64_t op;
+	uint64_t rng;  /* of what happens; the world has its own */
+	uint32_t life; /* of the daemon, from 1 on */
+	struct proto_id boots[1024];
+	bool down; /* no daemon */
+	bool draining;
+	struct sim_proc procs[SIM_PROCS];
+	struct sim_session sessions[SIM_SESSIONS];
+	struct oracle oracle;
+	uint64_t epochs[UNIVERSE_NS];
+	uint32_t ns_group[UNIVERSE_NS];
+	struct ideal ideal;
+	struct sim_known *known;
+	uint32_t n_known, known_cap;
+	bool may_lose;   /* the last end came within a step, or while blocks moved on */
+	bool redis_lost; /* the next life knows nothing of Redis */
+	uint32_t n_gone; /* in the last audit */
+	uint8_t digests[UNIVERSE_NS][32];
+	uint32_t next_pid;
+	uint64_t op_began_ns;
+	uint32_t invalidating; /* 1 + the namespace whose INVALIDATE was not answered */
+};
+
+static inline uint32_t sim_below(struct sim *s, uint32_t n)
+{
+	return test_rng_below(&s->rng, n);
+}
+
+static inline bool sim_chance(struct sim *s, uint32_t permille)
+{
+	return sim_below(s, 1000) < permille;
+}
+
+static inline struct sim_proc *sim_proc_of(struct sim *s, const struct sim_session *se)
+{
+	return &s->procs[se->proc];
+}
+
+static inline uint32_t sim_session_idx(const struct sim *s, const struct sim_session *se)
+{
+	return (uint32_t)(se - s->sessions);
+}
+
+static inline uint32_t sim_block_bytes(const struct sim *s, uint32_t ns)
+{
+	return ns == 2 && s->nature.two_groups ? SIM_BYTES : UNIVERSE_BYTES;
+}
+
+/* ---- worker.c: processes and sessions -------------------------------------------------------- */
+
+struct proto_open_req sim_open_req(const struct sim *s, uint32_t ns);
+void sim_spawn(struct sim *s, uint32_t proc);
+/* HELLO, maybe QUIESCED for earlier lives, OPEN. */
+void sim_connect(struct sim *s, struct sim_session *se);
+void sim_close(struct sim *s, struct sim_session *se); /* the socket; the process lives */
+void sim_kill(struct sim *s, uint32_t proc);
+void sim_quiesce(struct sim *s, struct sim_session *se, uint32_t life);
+/* Its leases are over for the session, which cannot speak for them any more. */
+void sim_session_over(struct sim *s, struct sim_session *se);
+
+/* ---- lease.c: what one worker asks ----------------------------------------------------------- */
+
+/* True: the reply is one that may come at any time, and there is nothing more to do. */
+bool sim_over(struct sim *s, struct sim_session *se, struct sim_lease *l, int status);
+/* The lease was taken back: what it wrote into is the worker's until QUIESCED. */
+void sim_lease_revoked(struct sim *s, struct sim_session *se, struct sim_lease *l);
+/* Replies and EVENTs that came since. */
+void sim_hear(struct sim *s);
+void sim_match(struct sim *s, struct sim_session *se);
+void sim_extend(struct sim *s, struct sim_session *se, struct sim_lease *l);
+void sim_reserve(struct sim *s, struct sim_session *se, struct sim_lease *l);
+void sim_fill(struct sim *s, struct sim_session *se, struct sim_lease *l);
+void sim_commit(struct sim *s, struct sim_session *se, struct sim_lease *l);
+void sim_release(struct sim *s, struct sim_session *se, struct sim_lease *l);
+void sim_probe(struct sim *s, struct sim_session *se);
+void sim_prefetch(struct sim *s, struct sim_session *se);
+
+/* ---- wait.c: who computes, who waits --------------------------------------------------------- */
+
+void sim_wait(struct sim *s, struct sim_session *se, struct sim_lease *l);
+void sim_wait_ended(struct sim *s, struct sim_lease *l, const struct proto_event *e);
+void sim_waits_check(struct sim *s);
+/* Others are told for so long that this lease computes block `at`. */
+void sim_leads(struct sim *s, struct sim_lease *l, uint32_t at, uint64_t ns);
+void sim_lead_matched(struct sim *s, struct sim_lease *l, const struct proto_match_rep *rep,
+		      uint32_t flags);
+
+/* ---- life.c: the daemon's lives, and what must be there in the next one ---------------------- */
+
+void sim_know(struct sim *s, const struct sim_lease *l);
+void sim_forget(struct sim *s, uint32_t ns); /* its epoch was raised */
+/* What is there now, for sim_audit_check() after the next start. */
+void sim_audit_take(struct sim *s);
+void sim_daemon_kill(struct sim *s);
+void sim_daemon_stop(struct sim *s, uint64_t ns);
+void sim_daemon_gone(struct sim *s); /* it was seen to be */
+/* A new life; it may not live long. */
+void sim_daemon_start(struct sim *s);
+void sim_invalidate(struct sim *s, uint32_t k);

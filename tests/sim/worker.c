@@ -1,0 +1,182 @@
+/*
+ * worker.c - the workers' processes and sockets: they begin, connect, let go, and die.
+ *
+ * A process keeps what it was leased until it says so: neither its socket's end nor the daemon's
+ * ends its claims.
+ */
+#include <errno.h>
+
+#include "tests/sim/sim_internal.h"
+
+/* A process number comes back now and then; what began at another time is another process. */
+void sim_spawn(struct sim *s, uint32_t proc)
+{
+	struct sim_proc *p = &s->procs[proc];
+	uint32_t uid = proc >= SIM_BLUE ? 2000 : 1000;
+	bool again = p->peer.pid && sim_chance(s, 150);
+
+	world_check(&s->w, !p->alive && p->claims.n == 0);
+	p->peer = (struct prefixd_peer){
+		.pid = again ? p->peer.pid : s->next_pid,
+		.uid = uid,
+		.gid = uid,
+		.start_time = 1000 + s->op,
+	};
+	s->next_pid += !again;
+	test_rng_fill(&s->rng, p->instance.b, sizeof(p->instance.b));
+	p->alive = true;
+	p->asleep = 0;
+	p->n_closed = 0;
+	p->copies = sim_chance(s, 200);
+}
+
+struct proto_open_req sim_open_req(const struct sim *s, uint32_t ns)
+{
+	struct proto_open_req o = world_open_req("m");
+
+	if (ns == 1)
+		o.flags = PROTO_OPEN_EXTRA;
+	if (ns == 2) {
+		o.key_mode = PROTO_KEYS_DIGEST;
+		o.digest_len = 16;
+		o.seed_probe = world_text("seed");
+	}
+	o.block_bytes = sim_block_bytes(s, ns);
+	o.layers = (uint32_t)o.block_bytes / UNIVERSE_BYTES;
+	return o;
+}
+
+static bool open_all(struct sim *s, struct sim_session *se)
+{
+	for (uint32_t k = 0; k < UNIVERSE_NS; k++) {
+		struct proto_open_req o = sim_open_req(s, k);
+		struct proto_open_rep rep;
+		int status;
+
+		if (se->proc >= SIM_BLUE && k != 1)
+			continue;
+		status = world_open(se->c, &o, &rep);
+		/* The pool is made within the same call, but its reply was not looked at. */
+		if (status == -EINPROGRESS)
+			status = world_open_reply(se->c, &rep);
+		if (sim_over(s, se, NULL, status))
+			return false;
+		world_check(&s->w, status == PROTO_STATUS_OK);
+		se->ns[k] = rep.ns;
+		s->ns_group[k] = rep.group;
+	}
+	return true;
+}
+
+/* Which earlier life of the daemon the process still has something of; 0: none. */
+static uint32_t old_life(const struct sim_proc *p, uint32_t now)
+{
+	for (uint32_t i = 0; i < p->claims.n; i++)
+		if (p->claims.v[i].life < now)
+			return p->claims.v[i].life;
+	return 0;
+}
+
+void sim_connect(struct sim *s, struct sim_session *se)
+{
+	struct sim_proc *p = sim_proc_of(s, se);
+	struct proto_hello_req req;
+	struct proto_hello_rep rep;
+	uint32_t life;
+	int status;
+
+	memset(se->leases, 0, sizeof(se->leases));
+	se->c = world_connect_as(&s->w, &p->peer, &p->instance);
+	req = world_hello_req(se->c);
+	req.flags = p->copies ? PROTO_HELLO_COPIES : 0;
+	status = world_hello(se->c, &req, &rep);
+	if (sim_over(s, se, NULL, status)) {
+		se->c = NULL;
+		return;
+	}
+	world_check(&s->w, status == PROTO_STATUS_OK);
+	for (life = old_life(p, s->life); life && s->w.engine && sim_chance(s, 600);
+	     life = old_life(p, s->life))
+		sim_quiesce(s, se, life);
+	if (s->w.engine)
+		(void)open_all(s, se);
+}
+
+/* Nobody can be asked about it any more; what the process holds of it stays the process' own. */
+void sim_session_over(struct sim *s, struct sim_session *se)
+{
+	struct sim_claims *all = &sim_proc_of(s, se)->claims;
+
+	for (uint32_t i = 0; i < all->n; i++)
+		if (all->v[i].session == sim_session_idx(s, se))
+			all->v[i].session = RADIX_NONE;
+	for (uint32_t i = 0; i < SIM_LEASES; i++)
+		s->result->orphaned += se->leases[i].used;
+	memset(se->leases, 0, sizeof(se->leases));
+	if (se->c)
+		se->c->n_events = 0; /* nobody is told any more */
+	se->c = NULL;
+}
+
+/* A process that left too much behind says QUIESCED first. */
+void sim_close(struct sim *s, struct sim_session *se)
+{
+	struct sim_proc *p = sim_proc_of(s, se);
+	struct world_client *c = se->c;
+
+	if (p->n_closed >= 2)
+		return;
+	world_eof(c);
+	p->n_closed += c->used;
+	sim_session_over(s, se);
+}
+
+/* A worker that does not know yet which of its leases were taken back is not in mid-step. */
+static bool in_step(const struct sim *s, const struct sim_session *se)
+{
+	for (uint32_t i = 0; i < SIM_LEASES; i++)
+		if (se->leases[i].used && (se->leases[i].n_res || se->leases[i].reserving))
+			return s->nature.max_age_ns > 0;
+	return false;
+}
+
+void sim_quiesce(struct sim *s, struct sim_session *se, uint32_t life)
+{
+	struct sim_proc *p = sim_proc_of(s, se);
+	struct proto_quiesced_req q = { .instance = se->c->instance, .old_boot = s->boots[life] };
+	struct proto_quiesced_rep rep;
+	uint32_t me = sim_session_idx(s, se);
+	int status;
+
+	if (life == s->life && in_step(s, se))
+		return;
+	/* It is said now: whether it is heard is not the worker's concern. */
+	for (uint32_t i = 0; i < p->claims.n;) {
+		const struct sim_claim *c = &p->claims.v[i];
+
+		if (c->life == life &&
+		    (c->session == RADIX_NONE || (c->session == me && c->revoked)))
+			p->claims.v[i] = p->claims.v[--p->claims.n];
+		else
+			i++;
+	}
+	if (life == s->life)
+		p->n_closed = 0;
+	status = world_quiesced(se->c, &q, &rep);
+	world_check(&s->w, sim_over(s, se, NULL, status) || status == PROTO_STATUS_OK);
+}
+
+/* Its sockets end first or last, or not at all: a child of the process may hold them. */
+void sim_kill(struct sim *s, uint32_t proc)
+{
+	struct sim_proc *p = &s->procs[proc];
+
+	if (!p->alive)
+		return;
+	p->alive = false;
+	p->claims.n = 0;
+	for (uint32_t i = 0; i < SIM_SESSIONS; i++)
+		if (s->sessions[i].proc == proc && s->sessions[i].c)
+			sim_session_over(s, &s->sessions[i]);
+	world_kill(&s->w, p->peer.pid);
+}
