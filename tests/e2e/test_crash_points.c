@@ -50,6 +50,7 @@ struct done {
 static struct e2e_daemon d;
 static struct e2e_redis redis;
 static char plain[512]; /* the ordinary daemon's program */
+static const char *holder;
 static struct worker a, b;
 static struct done done[MAX_DONE];
 static uint32_t n_done;
@@ -80,6 +81,8 @@ static int start(const char *point)
 				     "holder",
 				     "--hold-timeout",
 				     "20s",
+				     "--holder-program",
+				     holder,
 				     NULL };
 	const char *binary = point ? getenv("PREFIXD_CRASH_BIN") : plain;
 
@@ -573,7 +576,8 @@ int main(int argc, char **argv)
 	Suite *suite = suite_create("crash-points");
 	TCase *t = tcase_create(which);
 
-	if (!e2e_daemon_binary() || !getenv("PREFIXD_CRASH_BIN")) {
+	holder = getenv("PREFIXD_HOLDER_BIN");
+	if (!e2e_daemon_binary() || !getenv("PREFIXD_CRASH_BIN") || !holder) {
 		printf("1..0 # SKIP no daemon binary\n");
 		return 0;
 	}
