@@ -10,6 +10,10 @@
 
 #include "tests/lib/world_internal.h"
 
+enum {
+	TAIL_LINES = 40, /* of the transcript, when a check fails */
+};
+
 void world_note(struct world *w, const char *fmt, ...)
 {
 	va_list ap;
@@ -29,11 +33,21 @@ void world_note(struct world *w, const char *fmt, ...)
 	w->log_len += (size_t)n;
 }
 
+/* The last lines of the transcript. */
+static const char *tail_of_log(const struct world *w)
+{
+	size_t at = w->log_len;
+
+	for (uint32_t n = 0; at > 0; at--)
+		if (w->log[at - 1] == '\n' && n++ == TAIL_LINES)
+			break;
+	return w->log + at;
+}
+
 void world_fail(struct world *w, const char *fmt, ...)
 {
 	const char *want = getenv("WORLD_TRANSCRIPT");
 	bool all = want && strcmp(want, "all") == 0;
-	size_t tail = !all && w->log_len > 4000 ? w->log_len - 4000 : 0;
 	char text[512];
 	va_list ap;
 
@@ -41,7 +55,7 @@ void world_fail(struct world *w, const char *fmt, ...)
 	vsnprintf(text, sizeof(text), fmt, ap);
 	va_end(ap);
 	if (w->log_len)
-		fprintf(stderr, "%s\n", w->log + tail);
+		fprintf(stderr, "%s\n", all ? w->log : tail_of_log(w));
 	fprintf(stderr, "seed %llu, step %llu: %s\n", (unsigned long long)w->config.seed,
 		(unsigned long long)w->n_steps, text);
 	ck_abort_msg("seed %llu, step %llu: %s", (unsigned long long)w->config.seed,

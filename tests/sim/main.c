@@ -5,7 +5,9 @@
  *     sim --seeds N [--from S] [OPERATIONS]   N seeds from S (1) on; those that fail are run again
  *                                         with a transcript, the first three of them
  *
- * The last line is "sim: N seeds, N violations"; the exit status is 0 when there were none.
+ * --faultless: nobody dies and nothing goes wrong; --one-life: the daemon alone does not die; --stop:
+ * the first failure ends it.  The last line is "sim: N seeds, N violations"; the exit status is 0
+ * when there were none.
  */
 #include <getopt.h>
 #include <inttypes.h>
@@ -30,7 +32,7 @@ enum {
 struct options {
 	uint64_t n, from, n_ops;
 	uint32_t jobs, limit_s;
-	bool faultless, one_life;
+	bool faultless, one_life, stop;
 };
 
 /* What the processes hand over: one per job, and the sum. */
@@ -120,11 +122,11 @@ static double now_s(void)
 }
 
 /* Runs them all; returns how many failed. */
-static uint64_t run_all(const struct options *o)
+static uint64_t run_all(const struct options *o, uint64_t *ret_n)
 {
 	struct sim_result *shared, sum = { 0 };
 	struct job jobs[64] = { 0 };
-	uint64_t next = o->from, n_bad = 0, n_done = 0;
+	uint64_t next = o->from, n = o->n, n_bad = 0, n_done = 0;
 	double began = now_s();
 
 	shared = mmap(NULL, sizeof(*shared) * 65, PROT_READ | PROT_WRITE,
@@ -133,12 +135,12 @@ static uint64_t run_all(const struct options *o)
 		perror("sim: mmap");
 		exit(2);
 	}
-	while (n_done < o->n) {
+	while (n_done < n) {
 		struct job *j = jobs;
 		int status;
 		pid_t pid;
 
-		for (uint32_t i = 0; i < o->jobs && next < o->from + o->n; i++) {
+		for (uint32_t i = 0; i < o->jobs && next < o->from + n; i++) {
 			if (jobs[i].pid)
 				continue;
 			jobs[i].seed = next++;
@@ -157,8 +159,11 @@ static uint64_t run_all(const struct options *o)
 			show(o, j->seed, &shared[64]);
 		else
 			printf("sim: seed %" PRIu64 " fails\n", j->seed);
+		if (o->stop)
+			n = next - o->from;
 	}
-	say(&sum, o->n, now_s() - began);
+	*ret_n = n;
+	say(&sum, n, now_s() - began);
 	return n_bad;
 }
 
@@ -183,6 +188,7 @@ static void parse(int argc, char **argv, struct options *o)
 		{ "limit", required_argument, NULL, 'l' },
 		{ "faultless", no_argument, NULL, 'q' },
 		{ "one-life", no_argument, NULL, 'o' },
+		{ "stop", no_argument, NULL, 'x' },
 		{ 0 },
 	};
 	int c;
@@ -200,6 +206,8 @@ static void parse(int argc, char **argv, struct options *o)
 			o->faultless = true;
 		else if (c == 'o')
 			o->one_life = true;
+		else if (c == 'x')
+			o->stop = true;
 		else
 			exit(2);
 	}
@@ -212,7 +220,7 @@ static void parse(int argc, char **argv, struct options *o)
 	if (o->n == 0 || optind < argc || o->jobs == 0 || o->jobs > 64) {
 		fprintf(stderr, "usage: sim SEED [OPERATIONS] | sim --seeds N [--from S] "
 				"[--jobs N] [--limit SECONDS] [--faultless] [--one-life] "
-				"[OPERATIONS]\n");
+				"[--stop] [OPERATIONS]\n");
 		exit(2);
 	}
 }
@@ -220,11 +228,11 @@ static void parse(int argc, char **argv, struct options *o)
 int main(int argc, char **argv)
 {
 	struct options o = { .from = 1, .n_ops = N_OPS, .limit_s = 120 };
-	uint64_t n_bad;
+	uint64_t n, n_bad;
 
 	o.jobs = (uint32_t)sysconf(_SC_NPROCESSORS_ONLN);
 	parse(argc, argv, &o);
-	n_bad = run_all(&o);
-	printf("sim: %" PRIu64 " seeds, %" PRIu64 " violations\n", o.n, n_bad);
+	n_bad = run_all(&o, &n);
+	printf("sim: %" PRIu64 " seeds, %" PRIu64 " violations\n", n, n_bad);
 	return n_bad ? 1 : 0;
 }
