@@ -102,18 +102,20 @@ static void attach(struct radix_index *ix, const struct radix_place *there,
 {
 	uint32_t i = there->idx - 1, entry = radix_entry_at(ix, there->node, i);
 	struct radix_entry *e = &ix->table.v[entry];
+	bool known = e->checksum_kind != 0;
 	bool same = e->checksum_kind == block->checksum_kind &&
 		    memcmp(e->checksum, block->checksum, sizeof(e->checksum)) == 0;
 
+	/* until it is known which bytes are whose, none has a checksum */
+	if (!same)
+		radix_table_checksum(&ix->table, entry, 0, NULL);
 	radix_low_attach(ix, there->node, i, block->slot);
 	ix->attached_total++;
 	if (same)
 		return;
-	if (e->checksum_kind)
+	if (known)
 		radix_low_forget_copies(ix, entry, block->checksum_kind != 0);
-	e->checksum_kind = block->checksum_kind;
-	memcpy(e->checksum, block->checksum, sizeof(e->checksum));
-	e->check = radix_table_check(&ix->table, entry);
+	radix_table_checksum(&ix->table, entry, block->checksum_kind, block->checksum);
 }
 
 /* The block is there: ours is one too many, or the device copy that it had not. */
@@ -147,6 +149,7 @@ static void root_island(struct radix_index *ix, uint32_t island)
 	radix_child_unlink(ix, island);
 	n->flags = (uint8_t)(n->flags & ~RADIX_NODE_F_ISLAND);
 	radix_child_link(ix, island, RADIX_NODE_NONE, n->root);
+	radix_table_reparent(&ix->table, radix_entry_at(ix, island, 0), RADIX_NONE, false);
 }
 
 /*
@@ -235,6 +238,7 @@ static void publish(struct radix_index *ix, struct radix_pin *pin, uint32_t node
 	if (slot != RADIX_NONE) {
 		ix->slots.entry[slot] = entry;
 		radix_slots_set(&ix->slots, slot, RADIX_SLOT_READY);
+		radix_crash_point("commit_ready");
 	}
 	if (ix->roots[n->root].config.mode == RADIX_KEYS_DIGEST)
 		radix_map_put(&ix->digests, radix_digest_hash(ix, entry), entry);
@@ -290,6 +294,9 @@ int radix_append(struct radix_index *ix, struct radix_pin *pin, struct radix_ent
 	init->ns = root->config.ns;
 	init->tenant = root->config.tenant;
 	init->parent = entry_before(ix, &pin->at);
+	init->island = pin->at.node == RADIX_NODE_ISLAND;
+	init->slot_generation = init->slot == RADIX_NONE ? 0 : ix->slots.generation[init->slot];
+	radix_now(ix, init->tick);
 	entry = radix_table_add(&ix->table, init, block, root->g.key_len);
 	if (entry == RADIX_NONE)
 		goto no_entry;
@@ -298,8 +305,6 @@ int radix_append(struct radix_index *ix, struct radix_pin *pin, struct radix_ent
 		goto no_edge;
 	if (fresh && cut_at_pin(ix, pin) < 0)
 		goto no_edge;
-	if (init->tick > ix->now)
-		ix->now = init->tick;
 	publish(ix, pin, node, fresh, entry, init->slot);
 	if (radix_unlikely(ix->fingerprint))
 		ix->fingerprint[entry] = radix_fingerprint(ix, pin->at.root, init->parent,
@@ -307,7 +312,7 @@ int radix_append(struct radix_index *ix, struct radix_pin *pin, struct radix_ent
 	*ret_entry = entry;
 	return 0;
 no_edge:
-	radix_table_remove(&ix->table, entry);
+	radix_table_remove(&ix->table, entry, root->g.key_len);
 no_entry:
 	if (fresh) {
 		radix_edge_clear(&ix->slab, radix_node(ix, node), root->g);
@@ -386,7 +391,7 @@ int radix_graft(struct radix_index *ix, uint32_t root, const void *parent, const
 	island = ix->where_node[child_entry];
 	n = radix_node(ix, island);
 	if (ix->where_idx[child_entry] || !(n->flags & RADIX_NODE_F_ISLAND)) {
-		uint32_t now = (uint32_t)(ix->table.v[child_entry].parent >> 32);
+		uint32_t now = radix_entry_parent(&ix->table.v[child_entry]);
 
 		return now != RADIX_NONE && memcmp(radix_table_key(&ix->table, now), parent,
 						   key_len) == 0
@@ -408,7 +413,7 @@ int radix_graft(struct radix_index *ix, uint32_t root, const void *parent, const
 	radix_child_link(ix, island, node, root);
 	if (radix_has_tiers(ix))
 		radix_low_grafted(ix, island);
-	radix_table_reparent(&ix->table, child_entry, parent_entry);
+	radix_table_reparent(&ix->table, child_entry, parent_entry, false);
 	/* a pin before the island's first block now stands behind its parent's last */
 	for (struct radix_list *it = n->pins.next, *next = it->next; it != &n->pins;
 	     it = next, next = it->next) {

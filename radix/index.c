@@ -57,17 +57,18 @@ static int tiers_init(struct radix_index *ix, const struct radix_index_config *c
 		return -ENOMEM;
 	if (!config->n_host)
 		return 0;
-	if (radix_slots_init(&ix->host, ix->alloc, config->n_host, NULL) < 0 ||
+	if (radix_slots_init(&ix->host, ix->alloc, config->n_host, NULL, NULL) < 0 ||
 	    radix_slots_count_reads(&ix->host) < 0 ||
 	    radix_bonus_init(&ix->bonus, ix->alloc, config->n_host) < 0)
 		return -ENOMEM;
 	return 0;
 }
 
-int radix_index_new(struct radix_index **ret_ix, const struct radix_index_config *config)
+int radix_index_make(struct radix_index **ret_ix, const struct radix_index_config *config, bool old)
 {
 	const struct radix_alloc *alloc = config->alloc;
 	struct radix_index *ix;
+	int r;
 
 	if (!config->n_slots || config->n_slots >= RADIX_NODE_ISLAND ||
 	    config->n_entries < (uint64_t)config->n_slots + config->n_host)
@@ -86,13 +87,36 @@ int radix_index_new(struct radix_index **ret_ix, const struct radix_index_config
 	};
 	radix_slab_init(&ix->slab, alloc);
 	radix_nodes_init(&ix->nodes, alloc);
-	if (radix_slots_init(&ix->slots, alloc, config->n_slots, config->generations) < 0 ||
-	    radix_table_init(&ix->table, alloc, config->n_entries) < 0 ||
-	    radix_map_init(&ix->children, alloc, config->n_entries / 4) < 0 ||
+	r = radix_ground_init(&ix->ground, config);
+	if (r < 0)
+		goto fail;
+	radix_table_init(&ix->table, &ix->ground);
+	r = (old ? radix_slots_init_old : radix_slots_init)(&ix->slots, alloc, config->n_slots,
+							    config->generations, &ix->ground);
+	if (r < 0 || radix_map_init(&ix->children, alloc, config->n_entries / 4) < 0 ||
 	    tiers_init(ix, config) < 0) {
-		radix_index_free(ix);
-		return -ENOMEM;
+		r = -ENOMEM;
+		goto fail;
 	}
+	*ret_ix = ix;
+	return 0;
+fail:
+	radix_index_free(ix);
+	return r;
+}
+
+int radix_index_new(struct radix_index **ret_ix, const struct radix_index_config *config)
+{
+	struct radix_store_info info;
+	struct radix_index *ix;
+	int r;
+
+	if (config->store && radix_store_look(config->store, NULL, &info) != RADIX_STORE_EMPTY)
+		return -EINVAL;
+	r = radix_index_make(&ix, config, false);
+	if (r < 0)
+		return r;
+	radix_head_write(ix->ground.head, config);
 	*ret_ix = ix;
 	return 0;
 }
@@ -106,6 +130,7 @@ struct radix_index *radix_index_free(struct radix_index *ix)
 	radix_give(ix->alloc, ix->where_idx, ix->table.n * sizeof(uint32_t));
 	radix_give(ix->alloc, ix->fingerprint, ix->table.n * sizeof(*ix->fingerprint));
 	radix_table_deinit(&ix->table);
+	radix_ground_deinit(&ix->ground);
 	radix_map_deinit(&ix->children);
 	radix_map_deinit(&ix->digests);
 	radix_queue_deinit(&ix->queue);

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "radix/bonus.h"
+#include "radix/crash.h"
 #include "radix/edge.h"
 #include "radix/ghost.h"
 #include "radix/hash.h"
@@ -34,6 +35,7 @@ struct radix_root {
 struct radix_index {
 	const struct radix_alloc *alloc;
 	uint64_t secret[2];
+	struct radix_ground ground; /* where slots and table lie */
 	struct radix_slots slots;
 	struct radix_table table;
 	struct radix_slab slab; /* segments, directories, steps */
@@ -76,6 +78,16 @@ struct radix_index {
 	bool no_merge; /* while a traversal relies on edges staying where they are */
 };
 
+/* The latest tick that was told, for a restart too: before anything says that it was used then. */
+static inline void radix_now(struct radix_index *ix, uint64_t tick)
+{
+	if (tick <= ix->now)
+		return;
+	ix->now = tick;
+	radix_pair_set(&ix->ground.head->tick, tick);
+	radix_crash_point("head_tick");
+}
+
 /* Where a walk stands: at the end of an edge or at a root, looking for a child. */
 struct radix_branch {
 	uint32_t root;
@@ -112,15 +124,15 @@ static inline struct radix_slots *radix_slots_of(struct radix_index *ix, enum ra
 
 static inline uint32_t radix_slot_in(const struct radix_entry *e, enum radix_tier t)
 {
-	return t == RADIX_TIER_DEVICE ? e->slot : e->host_slot;
+	return t == RADIX_TIER_DEVICE ? radix_entry_slot(e) : radix_entry_host(e);
 }
 
 /* Highest copy of a member. */
 static inline enum radix_tier radix_tier_of(const struct radix_entry *e)
 {
-	if (e->slot != RADIX_NONE)
+	if (radix_entry_slot(e) != RADIX_NONE)
 		return RADIX_TIER_DEVICE;
-	return e->host_slot != RADIX_NONE ? RADIX_TIER_HOST : RADIX_TIER_REDIS;
+	return radix_entry_host(e) != RADIX_NONE ? RADIX_TIER_HOST : RADIX_TIER_REDIS;
 }
 
 static inline bool radix_place_is_edge(const struct radix_place *p)
@@ -194,6 +206,9 @@ static inline uint32_t radix_device_slot(const struct radix_index *ix, uint32_t 
 		return RADIX_NONE;
 	return *radix_edge_ref(n, ix->roots[n->root].g, i);
 }
+/* All but what the head says.  old: slots are as radix_slots_init_old().  0, -ENOMEM, -EINVAL. */
+radix_nodiscard int radix_index_make(struct radix_index **ret_ix,
+				     const struct radix_index_config *config, bool old);
 /* The entry of a member by number; NULL: stale. */
 struct radix_entry *radix_member(const struct radix_index *ix, struct radix_member block);
 /* What is remembered of block `entry` with this key, behind `parent` (RADIX_NONE: none). */

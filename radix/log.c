@@ -33,7 +33,7 @@ static struct radix_change *record(const struct radix_index *ix, struct radix_lo
 	c->tenant = e->tenant;
 	c->position = RADIX_NONE;
 	c->n_tokens = e->n_tokens;
-	c->slot = e->slot;
+	c->slot = radix_entry_slot(e);
 	c->tier = (uint8_t)radix_tier_of(e);
 	memcpy(c->root, root->config.name, sizeof(c->root));
 	c->id_len = name_of(ix, entry, root->config.mode == RADIX_KEYS_DIGEST, tag, c->id);
@@ -45,7 +45,7 @@ static void stored(const struct radix_index *ix, struct radix_log *log, uint32_t
 {
 	struct radix_change *c = record(ix, log, tag, RADIX_CHANGE_STORED, entry);
 	const struct radix_entry *e = &ix->table.v[entry];
-	uint32_t parent = (uint32_t)(e->parent >> 32);
+	uint32_t parent = radix_entry_parent(e);
 	bool digest = ix->roots[e->root].config.mode == RADIX_KEYS_DIGEST;
 
 	if (!digest)

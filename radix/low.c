@@ -265,8 +265,8 @@ void radix_low_leave(struct radix_index *ix, uint32_t node, enum radix_tier t)
 	uint32_t leaving[2];
 
 	radix_slots_set(radix_slots_of(ix, t), radix_slot_in(e, t), RADIX_SLOT_LEAVING);
-	if (t == RADIX_TIER_DEVICE && e->host_slot != RADIX_NONE)
-		radix_bonus_remove(&ix->bonus, e->host_slot);
+	if (t == RADIX_TIER_DEVICE && radix_entry_host(e) != RADIX_NONE)
+		radix_bonus_remove(&ix->bonus, radix_entry_host(e));
 	memcpy(leaving, low->leaving, sizeof(leaving));
 	leaving[t]++;
 	(void)change(ix, node, low->end, leaving);
@@ -285,8 +285,8 @@ static bool stay(struct radix_index *ix, uint32_t node, enum radix_tier t, uint3
 		const struct radix_entry *e = &ix->table.v[radix_entry_at(ix, node, i)];
 
 		radix_slots_set(radix_slots_of(ix, t), radix_slot_in(e, t), RADIX_SLOT_READY);
-		if (t == RADIX_TIER_DEVICE && e->host_slot != RADIX_NONE)
-			radix_bonus_add(&ix->bonus, e->host_slot, ix->now);
+		if (t == RADIX_TIER_DEVICE && radix_entry_host(e) != RADIX_NONE)
+			radix_bonus_add(&ix->bonus, radix_entry_host(e), ix->now);
 	}
 	memcpy(leaving, low->leaving, sizeof(leaving));
 	leaving[t] = low->end[t] - to;
@@ -394,11 +394,11 @@ void radix_low_attach(struct radix_index *ix, uint32_t node, uint32_t i, uint32_
 			       radix_node(ix, n->parent)->n_blocks);
 	radix_low_stay(ix, node, RADIX_TIER_HOST, i + 1);
 	radix_edge_set_ref(n, ix->roots[n->root].g, i, slot);
-	e->slot = slot;
+	radix_table_device_set(&ix->table, entry, slot, ix->slots.generation[slot]);
 	ix->slots.entry[slot] = entry;
 	radix_slots_set(&ix->slots, slot, RADIX_SLOT_READY);
-	if (e->host_slot != RADIX_NONE)
-		radix_bonus_add(&ix->bonus, e->host_slot, ix->now);
+	if (radix_entry_host(e) != RADIX_NONE)
+		radix_bonus_add(&ix->bonus, radix_entry_host(e), ix->now);
 	radix_low_ends(ix, node, i + 1, low->end[1] > i ? low->end[1] : i + 1);
 	tier_change(ix, entry, from);
 }
@@ -408,13 +408,14 @@ static void pop_device(struct radix_index *ix, uint32_t node)
 	const struct radix_node *n = radix_node(ix, node);
 	uint32_t i = radix_low(ix, node)->end[RADIX_TIER_DEVICE] - 1;
 	uint32_t entry = radix_entry_at(ix, node, i);
-	struct radix_entry *e = &ix->table.v[entry];
+	const struct radix_entry *e = &ix->table.v[entry];
+	uint32_t slot = radix_entry_slot(e), host_slot = radix_entry_host(e);
 
 	radix_edge_set_ref(n, ix->roots[n->root].g, i, entry);
-	if (e->host_slot != RADIX_NONE)
-		radix_bonus_remove(&ix->bonus, e->host_slot); /* a host block like others now */
-	radix_slots_release(&ix->slots, e->slot);
-	e->slot = RADIX_NONE;
+	if (host_slot != RADIX_NONE)
+		radix_bonus_remove(&ix->bonus, host_slot); /* a host block like others now */
+	radix_table_device_clear(&ix->table, entry);
+	radix_slots_release(&ix->slots, slot);
 	tier_change(ix, entry, RADIX_TIER_DEVICE);
 }
 
@@ -422,10 +423,10 @@ static void pop_host(struct radix_index *ix, uint32_t node)
 {
 	uint32_t i = radix_low(ix, node)->end[RADIX_TIER_HOST] - 1;
 	uint32_t entry = radix_entry_at(ix, node, i);
-	struct radix_entry *e = &ix->table.v[entry];
+	uint32_t slot = radix_entry_host(&ix->table.v[entry]);
 
-	radix_slots_release(&ix->host, e->host_slot);
-	e->host_slot = RADIX_NONE;
+	radix_table_host_clear(&ix->table, entry);
+	radix_slots_release(&ix->host, slot);
 	tier_change(ix, entry, RADIX_TIER_HOST);
 }
 
@@ -436,8 +437,8 @@ void radix_low_pop(struct radix_index *ix, uint32_t node, enum radix_tier t)
 	const struct radix_entry *e = &ix->table.v[radix_entry_at(ix, node, i)];
 
 	radix_assert(radix_low_may_pop(radix_node(ix, node), low, t));
-	if (e->host_slot == RADIX_NONE || t == RADIX_TIER_HOST) {
-		if (!e->redis) { /* nothing is below: that is the last copy */
+	if (radix_entry_host(e) == RADIX_NONE || t == RADIX_TIER_HOST) {
+		if (!radix_entry_redis(e)) { /* nothing is below: that is the last copy */
 			radix_tail_remove(ix, node, 1, RADIX_REMOVE_CAPACITY);
 			return;
 		}
@@ -460,13 +461,13 @@ void radix_low_pop(struct radix_index *ix, uint32_t node, enum radix_tier t)
 void radix_low_forget_copies(struct radix_index *ix, uint32_t entry, bool redis)
 {
 	struct radix_entry *e = &ix->table.v[entry];
-	uint32_t host_slot = e->host_slot;
+	uint32_t host_slot = radix_entry_host(e);
 
-	radix_assert(e->slot != RADIX_NONE);
+	radix_assert(radix_entry_slot(e) != RADIX_NONE);
 	radix_low_recall(ix, ix->where_node[entry], ix->where_idx[entry]);
-	e->host_slot = RADIX_NONE;
+	radix_table_host_clear(&ix->table, entry);
 	if (redis)
-		e->redis = 0;
+		radix_table_redis_set(&ix->table, entry, false);
 	e->moving = 0;
 	e->turn++;
 	if (host_slot == RADIX_NONE)

@@ -3,6 +3,7 @@
  * See tiers.h.
  */
 #include "radix/internal.h"
+#include "radix/recover.h"
 
 struct radix_entry *radix_member(const struct radix_index *ix, struct radix_member block)
 {
@@ -89,6 +90,8 @@ void radix_hit(struct radix_index *ix, const struct radix_place *at)
 
 	if (!radix_has_tiers(ix))
 		return;
+	if (node < RADIX_NODE_ISLAND && to) /* for a restart, which finds all before it */
+		ix->table.v[radix_entry_at(ix, node, to - 1)].hit = 1;
 	while (node < RADIX_NODE_ISLAND) {
 		struct radix_low *low = radix_low(ix, node);
 
@@ -184,7 +187,7 @@ static bool may_sink(struct radix_index *ix, uint32_t entry)
 	const struct radix_node *n = radix_node(ix, ix->where_node[entry]);
 	uint32_t i = ix->where_idx[entry];
 
-	if (!ix->table.v[entry].redis || low->end[RADIX_TIER_HOST] != i + 1 ||
+	if (!radix_entry_redis(&ix->table.v[entry]) || low->end[RADIX_TIER_HOST] != i + 1 ||
 	    (i + 1 == n->n_blocks && low->kids[RADIX_TIER_HOST]))
 		return false;
 	return budget_for_one(ix);
@@ -192,9 +195,9 @@ static bool may_sink(struct radix_index *ix, uint32_t entry)
 
 static void lose_host(struct radix_index *ix, struct radix_entry *e)
 {
-	uint32_t slot = e->host_slot;
+	uint32_t slot = radix_entry_host(e);
 
-	e->host_slot = RADIX_NONE;
+	radix_table_host_clear(&ix->table, (uint32_t)(e - ix->table.v));
 	radix_bonus_remove(&ix->bonus, slot);
 	radix_slots_release(&ix->host, slot);
 }
@@ -210,27 +213,27 @@ uint32_t radix_lose(struct radix_index *ix, struct radix_member block, enum radi
 	node = ix->where_node[block.entry];
 	i = ix->where_idx[block.entry];
 	if (tier == RADIX_TIER_DEVICE) {
-		if (e->slot == RADIX_NONE || radix_low_protected(ix, node) > i)
+		if (radix_entry_slot(e) == RADIX_NONE || radix_low_protected(ix, node) > i)
 			return 0;
 		radix_low_recall(ix, node, i);
 		return radix_branch_remove(ix, node, i, reason);
 	}
-	if (tier == RADIX_TIER_HOST ? e->host_slot == RADIX_NONE : !e->redis)
+	if (tier == RADIX_TIER_HOST ? radix_entry_host(e) == RADIX_NONE : !radix_entry_redis(e))
 		return 0;
 	radix_low_recall(ix, node, i); /* it may be dirty now */
 	if (tier == RADIX_TIER_HOST) { /* and what was read from there is no better */
 		e->moving = 0;
 		e->turn++;
 	}
-	if (e->slot != RADIX_NONE) {
+	if (radix_entry_slot(e) != RADIX_NONE) {
 		if (tier == RADIX_TIER_HOST)
 			lose_host(ix, e);
 		else
-			e->redis = 0;
+			radix_table_redis_set(&ix->table, block.entry, false);
 		return 0;
 	}
-	if (tier == RADIX_TIER_REDIS && e->host_slot != RADIX_NONE) {
-		e->redis = 0;
+	if (tier == RADIX_TIER_REDIS && radix_entry_host(e) != RADIX_NONE) {
+		radix_table_redis_set(&ix->table, block.entry, false);
 		return 0;
 	}
 	if (tier == RADIX_TIER_HOST && may_sink(ix, block.entry)) {
@@ -273,4 +276,18 @@ uint32_t radix_add_lower(struct radix_index *ix, struct radix_pin *pin, const vo
 	}
 	radix_pin_drop(ix, &end);
 	return n;
+}
+
+struct radix_member radix_next_member(const struct radix_index *ix)
+{
+	const struct radix_table *t = &ix->table;
+
+	if (t->first_free != RADIX_NONE)
+		return (struct radix_member){ t->first_free, t->v[t->first_free].generation + 1 };
+	return (struct radix_member){ t->n_used < t->n ? t->n_used : RADIX_NONE, 1 };
+}
+
+uint32_t radix_slot_owner(const struct radix_index *ix, uint32_t slot)
+{
+	return ix->slots.owner[slot];
 }

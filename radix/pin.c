@@ -86,8 +86,9 @@ void radix_touch(struct radix_index *ix, const struct radix_place *at, uint64_t 
 {
 	uint32_t node = at->node, to = at->idx;
 
-	if (tick > ix->now)
-		ix->now = tick;
+	radix_now(ix, tick);
+	if (node < RADIX_NODE_ISLAND && to) /* for a restart, which finds all before it */
+		radix_table_touch(&ix->table, radix_entry_at(ix, node, to - 1), tick);
 	while (node < RADIX_NODE_ISLAND) {
 		struct radix_node *n = radix_node(ix, node);
 

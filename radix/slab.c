@@ -5,7 +5,7 @@
 /*
  * Class of a size in units of 64 bytes: 1..8 each their own, then eight steps per doubling.
  */
-static uint32_t class_of(size_t size, size_t *ret_rounded)
+uint32_t radix_slab_class(size_t size, size_t *ret_rounded)
 {
 	uint32_t units = (uint32_t)((size + 63) / 64);
 	uint32_t group, step, shift;
@@ -21,6 +21,13 @@ static uint32_t class_of(size_t size, size_t *ret_rounded)
 	step = ((units - 1) >> shift) - 8; /* 0..7 */
 	*ret_rounded = (size_t)((step + 9) << shift) * 64;
 	return 8 + shift * 8 + step;
+}
+
+size_t radix_slab_class_size(uint32_t class)
+{
+	if (class < 8)
+		return (class + 1) * (size_t)64;
+	return ((size_t)(class % 8) + 9) << (class / 8 - 1) << 6;
 }
 
 void radix_slab_init(struct radix_slab *s, const struct radix_alloc *alloc)
@@ -98,7 +105,7 @@ uint64_t radix_slab_take(struct radix_slab *s, size_t size)
 
 	if (size > RADIX_SLAB_MAX)
 		return take_large(s, size);
-	class = class_of(size, &rounded);
+	class = radix_slab_class(size, &rounded);
 	handle = s->free[class];
 	if (handle) {
 		memcpy(&s->free[class], radix_slab_at(s, handle), sizeof(handle));
@@ -139,7 +146,7 @@ void radix_slab_give(struct radix_slab *s, uint64_t handle, size_t size)
 		s->live_bytes -= size;
 		return;
 	}
-	class = class_of(size, &rounded);
+	class = radix_slab_class(size, &rounded);
 	memcpy(radix_slab_at(s, handle), &s->free[class], sizeof(handle));
 	s->free[class] = handle;
 	s->live_bytes -= rounded;

@@ -1,10 +1,9 @@
 /*
  * slab.h - small objects of a few sizes, named by handles instead of pointers.
  *
- * Edge segments, recency steps and key cells come from here.  Sizes are rounded up to classes of
+ * Edge segments, directories and recency steps come from here.  Sizes are rounded up to classes of
  * 64 bytes (at most an eighth is lost above 512); each class takes pages from the allocator and
- * keeps what is given back on a list of its own.  A handle is {page, offset}: it means the same
- * wherever the pages are mapped, which is what lets the block table name its keys.
+ * keeps what is given back on a list of its own.  A handle is {page, offset}.
  *
  * Pages go back to the allocator only with the whole slab: an index that has been full once will be
  * full again.
@@ -35,6 +34,10 @@ struct radix_slab {
 	uint32_t n_class_pages[RADIX_SLAB_CLASSES];
 	uint64_t live_bytes; /* handed out, rounded to classes */
 };
+
+/* Size class of `size` bytes, and the size of that class, up to 64 KiB: classes 0..63. */
+uint32_t radix_slab_class(size_t size, size_t *ret_rounded);
+size_t radix_slab_class_size(uint32_t class);
 
 void radix_slab_init(struct radix_slab *s, const struct radix_alloc *alloc);
 void radix_slab_deinit(struct radix_slab *s);

@@ -1,5 +1,10 @@
 #include "radix/slots.h"
 
+#include "radix/crash.h"
+#include "radix/hash.h"
+
+#define SLOT_WORD 0x8a5cd789635d2dffu
+
 static uint32_t words_for(uint32_t bits)
 {
 	return (uint32_t)(((uint64_t)bits + 63) / 64);
@@ -47,10 +52,14 @@ static uint32_t free_next(const struct radix_slots *s, uint32_t from)
 	}
 }
 
-int radix_slots_init(struct radix_slots *s, const struct radix_alloc *alloc, uint32_t n,
-		     uint64_t *generations)
+static int init(struct radix_slots *s, const struct radix_alloc *alloc, uint32_t n,
+		uint64_t *generations, const struct radix_ground *ground)
 {
 	*s = (struct radix_slots){ .alloc = alloc, .n = n, .generation = generations };
+	if (ground) {
+		s->kept = ground->slots;
+		s->latest = &ground->head->reuse;
+	}
 	s->own_generation = !generations;
 	if (s->own_generation)
 		s->generation = radix_take(alloc, n * sizeof(uint64_t));
@@ -68,6 +77,17 @@ int radix_slots_init(struct radix_slots *s, const struct radix_alloc *alloc, uin
 	}
 	if (!s->generation || !s->owner || !s->entry || !s->state)
 		goto no_memory;
+	return 0;
+no_memory:
+	radix_slots_deinit(s);
+	return -ENOMEM;
+}
+
+int radix_slots_init(struct radix_slots *s, const struct radix_alloc *alloc, uint32_t n,
+		     uint64_t *generations, const struct radix_ground *ground)
+{
+	if (init(s, alloc, n, generations, ground) < 0)
+		return -ENOMEM;
 	memset(s->generation, 0, n * sizeof(uint64_t));
 	memset(s->owner, 0, n * sizeof(uint32_t));
 	memset(s->entry, 0xff, n * sizeof(uint32_t));
@@ -76,9 +96,23 @@ int radix_slots_init(struct radix_slots *s, const struct radix_alloc *alloc, uin
 	for (uint32_t i = 0; i < n; i++)
 		bit_set(s, i);
 	return 0;
-no_memory:
-	radix_slots_deinit(s);
-	return -ENOMEM;
+}
+
+int radix_slots_init_old(struct radix_slots *s, const struct radix_alloc *alloc, uint32_t n,
+			 uint64_t *generations, const struct radix_ground *ground)
+{
+	return init(s, alloc, n, generations, ground);
+}
+
+void radix_slots_adopt(struct radix_slots *s, uint32_t slot, enum radix_slot_state state,
+		       uint32_t owner, uint32_t entry)
+{
+	s->state[slot] = (uint8_t)state;
+	s->owner[slot] = owner;
+	s->entry[slot] = entry;
+	s->count[state]++;
+	if (state == RADIX_SLOT_FREE)
+		bit_set(s, slot);
 }
 
 void radix_slots_deinit(struct radix_slots *s)
@@ -96,11 +130,32 @@ void radix_slots_deinit(struct radix_slots *s)
 	*s = (struct radix_slots){ 0 };
 }
 
+uint64_t radix_slot_word(uint32_t slot, enum radix_slot_state state, uint32_t owner)
+{
+	uint64_t h = radix_fold((uint64_t)owner << 32 | slot, SLOT_WORD + state);
+
+	return (uint64_t)owner << 32 | (h >> 32 & ~UINT64_C(7)) | state;
+}
+
+bool radix_slot_word_read(uint32_t slot, uint64_t word, enum radix_slot_state *ret_state,
+			  uint32_t *ret_owner)
+{
+	uint32_t state = word & 7, owner = (uint32_t)(word >> 32);
+
+	if (word && (state >= RADIX_SLOT_N_STATES || word != radix_slot_word(slot, state, owner)))
+		return false;
+	*ret_state = state;
+	*ret_owner = owner;
+	return true;
+}
+
 void radix_slots_set(struct radix_slots *s, uint32_t slot, enum radix_slot_state state)
 {
 	s->count[s->state[slot]]--;
 	s->count[state]++;
 	s->state[slot] = (uint8_t)state;
+	if (s->kept)
+		radix_retract(&s->kept[slot], radix_slot_word(slot, state, s->owner[slot]));
 }
 
 uint32_t radix_slots_take(struct radix_slots *s, uint32_t owner)
@@ -113,18 +168,24 @@ uint32_t radix_slots_take(struct radix_slots *s, uint32_t owner)
 		return RADIX_NONE;
 	bit_clear(s, slot);
 	s->next = slot + 1 < s->n ? slot + 1 : 0;
+	s->reuse++;
+	if (s->latest)
+		radix_pair_set(s->latest, s->reuse);
 	/* FREE was first, then the generation, then the fields: a reader who sees the old block's
 	 * bytes overwritten also sees that its generation is past */
-	__atomic_store_n(&s->generation[slot], ++s->reuse, __ATOMIC_RELEASE);
+	radix_retract(&s->generation[slot], s->reuse);
+	radix_crash_point("slot_generation");
 	s->owner[slot] = owner;
 	radix_slots_set(s, slot, RADIX_SLOT_RESERVED);
+	radix_crash_point("slot_taken");
 	return slot;
 }
 
 void radix_slots_free(struct radix_slots *s, uint32_t slot)
 {
-	radix_slots_set(s, slot, RADIX_SLOT_FREE);
 	s->owner[slot] = 0;
+	radix_slots_set(s, slot, RADIX_SLOT_FREE);
+	radix_crash_point("slot_freed");
 	s->entry[slot] = RADIX_NONE;
 	bit_set(s, slot);
 }
@@ -144,8 +205,8 @@ void radix_slots_release(struct radix_slots *s, uint32_t slot)
 		radix_slots_free(s, slot);
 		return;
 	}
-	radix_slots_set(s, slot, RADIX_SLOT_QUARANTINED);
 	s->owner[slot] = RADIX_OWNER_DAEMON;
+	radix_slots_set(s, slot, RADIX_SLOT_QUARANTINED);
 	s->entry[slot] = RADIX_NONE;
 }
 

@@ -4,10 +4,17 @@
  * Free slots are bits in a three-level bitmap; taking them goes on where the last taking ended, so
  * that what is asked for together comes as long runs.  A slot's generation changes when it is
  * handed out again, never while it holds the same block.
+ *
+ * Of the device's slots, state and owner are also written, as one word, where a restart finds them:
+ *
+ *     owner << 32 | 29 bits mixed of slot, owner and state | state
+ *
+ * 0 is a slot that was never used.  A restart asks the block table which slots are members', and
+ * these words who may use the others.
  */
 #pragma once
 
-#include "radix/tiers.h"
+#include "radix/head.h"
 
 struct radix_slots {
 	const struct radix_alloc *alloc;
@@ -20,13 +27,33 @@ struct radix_slots {
 	uint32_t *owner;
 	uint32_t *entry; /* of the block table, READY and LEAVING slots; else RADIX_NONE */
 	uint8_t *state;
+	uint64_t *kept;            /* [n] words as above; NULL: nobody will ask */
+	struct radix_pair *latest; /* beside it: `reuse` */
 	uint32_t *reads;   /* moves that read the slot; NULL: the index has no lower tiers */
 	uint64_t *bits[3]; /* free slots; a bit of level l+1 says that a word of level l is not 0 */
 	uint32_t words[3];
 };
 
+/*
+ * All FREE, of generation 0; `ground` may be NULL.  Return: 0, -ENOMEM.
+ */
 radix_nodiscard int radix_slots_init(struct radix_slots *s, const struct radix_alloc *alloc,
-				     uint32_t n, uint64_t *generations);
+				     uint32_t n, uint64_t *generations,
+				     const struct radix_ground *ground);
+/*
+ * The same for slots of an earlier life, whose states are for radix_slots_adopt() to say, each
+ * once, before anything else: generations are what they were, no slot is counted or FREE.
+ */
+radix_nodiscard int radix_slots_init_old(struct radix_slots *s, const struct radix_alloc *alloc,
+					 uint32_t n, uint64_t *generations,
+					 const struct radix_ground *ground);
+/* Nothing is written for a restart yet. */
+void radix_slots_adopt(struct radix_slots *s, uint32_t slot, enum radix_slot_state state,
+		       uint32_t owner, uint32_t entry);
+/* What a word says.  False: it is damaged. */
+bool radix_slot_word_read(uint32_t slot, uint64_t word, enum radix_slot_state *ret_state,
+			  uint32_t *ret_owner);
+uint64_t radix_slot_word(uint32_t slot, enum radix_slot_state state, uint32_t owner);
 void radix_slots_deinit(struct radix_slots *s);
 /* Take one free slot: RESERVED for owner, new generation.  RADIX_NONE when none is free. */
 uint32_t radix_slots_take(struct radix_slots *s, uint32_t owner);
@@ -41,4 +68,5 @@ void radix_slots_read(struct radix_slots *s, uint32_t slot);
 void radix_slots_unread(struct radix_slots *s, uint32_t slot);
 /* Count readers from now on.  Return: 0, -ENOMEM. */
 radix_nodiscard int radix_slots_count_reads(struct radix_slots *s);
+/* After its owner. */
 void radix_slots_set(struct radix_slots *s, uint32_t slot, enum radix_slot_state state);

@@ -4,79 +4,188 @@
  * The tree can be rebuilt from it, it cannot be rebuilt from the tree.  Entries hold no pointers:
  * numbers of entries, slots and handles of key cells, so that the memory can outlive the process.
  *
- * Order of a commit: fields, key and generation; the check over them; then READY by a release
- * store; only then the answer.  Order of reuse: FREE first, then the generation, then the fields.
- * So an entry that says READY and whose check agrees is whole, whenever the writer was stopped.
+ * What identifies a block never changes while it is a member, and `check` is over it.  What changes
+ * are words, each stored at once and each with a check of its own: where the block hangs and where
+ * its copies lie,
+ *
+ *     number << 32 | 32 bits mixed of: kind of word, number, generation of what it names,
+ *                                      this entry, its generation
+ *
+ * so an old word is as wrong as a damaged one, and a writer that is stopped leaves the old or the
+ * new.
+ *
+ * Order of a commit: fields, key and generation; the check over them; then READY; only then the
+ * slot's state and the answer.  Order of reuse: FREE first, then the generation, then the fields. So
+ * an entry that says READY and whose check agrees is whole, whenever the writer was stopped.
  */
 #pragma once
 
+#include "radix/cells.h"
+#include "radix/hash.h"
 #include "radix/index.h"
-#include "radix/slab.h"
 
+/* Far from each other, so that no flipped bit makes one of another; 0 is what was never written. */
 enum radix_entry_state {
 	RADIX_ENTRY_FREE = 0,
-	RADIX_ENTRY_READY = 1
+	RADIX_ENTRY_READY = 0x5b9d43a6,
 };
+
+/* What mixes into a word which kind it is. */
+#define RADIX_WORD_PARENT  0xd1342543de82ef95u
+#define RADIX_WORD_DEVICE  0xaf251af3b0f025b5u
+#define RADIX_WORD_HOST    0xb564ef22ec7aece5u
+/* In place of a parent's generation, where there is none: a prompt or an island begins. */
+#define RADIX_START_PROMPT 0x9216d5d98979fb1bu
+#define RADIX_START_ISLAND 0xba7c9045f12c7f99u
 
 struct radix_entry {
 	uint64_t check; /* over everything that identifies: see table.c */
 	uint64_t generation;
-	uint64_t
-		parent; /* parent entry << 32 | low bits of its generation; NONE << 32 at a start */
-	uint64_t key;   /* handle of its cell */
-	uint64_t last_use;
+	uint64_t parent;   /* word: entry, or RADIX_NONE */
+	uint64_t device;   /* word: slot, or RADIX_NONE */
+	uint64_t host;     /* word: host slot, or RADIX_NONE; its generation counts as 0 */
+	uint64_t key;      /* handle of its cell */
+	uint64_t last_use; /* of a lease that ended here, or below with blocks that are gone */
+	uint32_t state;
+	uint32_t next_free;
+	/* the second line */
 	uint32_t root;
+	uint32_t key_len;
 	uint32_t ns;
 	uint32_t tenant;
-	uint32_t key_len;
 	uint32_t n_tokens;
-	uint32_t slot;      /* device copy, or RADIX_NONE */
-	uint32_t host_slot; /* host copy, or RADIX_NONE */
-	uint32_t next_free;
-	uint8_t state;
+	uint32_t redis; /* RADIX_REDIS_YES: a copy in Redis */
+	uint64_t checksum_check;
+	uint8_t checksum[16];
 	uint8_t checksum_kind;
-	uint8_t redis;  /* 1: a copy in Redis */
 	uint8_t moving; /* bit t: a copy is on its way down to tier t */
 	uint8_t turn;   /* counts the times that the block's bytes may have become others */
-	uint8_t pad[3];
-	uint8_t checksum[16];
-	uint8_t reserved[16];
+	uint8_t hit; /* 1: a lease that had not stored it matched up to here, or below, as above */
+	uint8_t reserved[12];
 };
 
-_Static_assert(sizeof(struct radix_entry) <= 128, "a table entry is at most 128 bytes");
+_Static_assert(sizeof(struct radix_entry) == 128, "a table entry is two cache lines");
 
 struct radix_table {
-	const struct radix_alloc *alloc;
+	struct radix_head *head;
 	struct radix_entry *v;
 	uint32_t n;
 	uint32_t first_free;
 	uint32_t n_used; /* entries below were used at least once */
 	uint64_t n_ready;
-	struct radix_slab cells;
+	struct radix_cells cells;
 	uint64_t key_bytes;
 };
 
-radix_nodiscard int radix_table_init(struct radix_table *t, const struct radix_alloc *alloc,
-				     uint32_t n);
+void radix_table_init(struct radix_table *t, const struct radix_ground *ground);
 void radix_table_deinit(struct radix_table *t);
 
 /* What a new entry says, beside its key. */
 struct radix_entry_init {
 	uint32_t root, ns, tenant;
-	uint32_t slot;   /* RADIX_NONE: in Redis only */
-	uint32_t parent; /* entry or RADIX_NONE */
+	uint32_t slot;            /* RADIX_NONE: in Redis only */
+	uint64_t slot_generation; /* 0: no slot */
+	uint32_t parent;          /* entry or RADIX_NONE */
+	bool island;              /* without parent: an island begins, not a prompt */
 	uint64_t tick;
 };
 
 /* Write and publish an entry.  RADIX_NONE when there is no memory for its key, or no entry. */
 uint32_t radix_table_add(struct radix_table *t, const struct radix_entry_init *init,
 			 const struct radix_block *block, uint32_t key_len);
-void radix_table_remove(struct radix_table *t, uint32_t entry);
-/* A new parent is one 64-bit store, then the check. */
-void radix_table_reparent(struct radix_table *t, uint32_t entry, uint32_t parent);
+/* `key_len` is its own. */
+void radix_table_remove(struct radix_table *t, uint32_t entry, uint32_t key_len);
 uint64_t radix_table_check(const struct radix_table *t, uint32_t entry);
 
 static inline const void *radix_table_key(const struct radix_table *t, uint32_t entry)
 {
-	return radix_slab_at(&t->cells, t->v[entry].key);
+	return radix_cells_at(&t->cells, t->v[entry].key);
+}
+
+/* ---- words ----------------------------------------------------------------------------------- */
+
+/* What all words of an entry have in common: which one it is. */
+static inline uint64_t radix_word_base(uint32_t entry, uint64_t generation)
+{
+	return radix_fold(generation ^ 0x94d049bb133111ebu, entry);
+}
+
+static inline uint64_t radix_word(uint64_t base, uint64_t kind, uint32_t number,
+				  uint64_t its_generation)
+{
+	uint64_t h = radix_fold(base ^ kind, its_generation * 0xda942042e4dd58b5u + number);
+
+	return (uint64_t)number << 32 | h >> 32;
+}
+
+static inline uint32_t radix_word_number(uint64_t word)
+{
+	return (uint32_t)(word >> 32);
+}
+
+/* Of a member: its words are whole. */
+static inline uint32_t radix_entry_slot(const struct radix_entry *e)
+{
+	return radix_word_number(e->device);
+}
+
+static inline uint32_t radix_entry_host(const struct radix_entry *e)
+{
+	return radix_word_number(e->host);
+}
+
+static inline uint32_t radix_entry_parent(const struct radix_entry *e)
+{
+	return radix_word_number(e->parent);
+}
+
+static inline bool radix_entry_redis(const struct radix_entry *e)
+{
+	return e->redis == RADIX_REDIS_YES;
+}
+
+/* What the words must be; parent RADIX_NONE: an island or a prompt begins. */
+uint64_t radix_table_parent(const struct radix_table *t, uint32_t entry, uint32_t parent,
+			    bool island);
+static inline uint64_t radix_table_device(const struct radix_table *t, uint32_t entry,
+					  uint32_t slot, uint64_t slot_generation)
+{
+	return radix_word(radix_word_base(entry, t->v[entry].generation), RADIX_WORD_DEVICE, slot,
+			  slot_generation);
+}
+static inline uint64_t radix_table_host(const struct radix_table *t, uint32_t entry,
+					uint32_t host_slot)
+{
+	return radix_word(radix_word_base(entry, t->v[entry].generation), RADIX_WORD_HOST,
+			  host_slot, 0);
+}
+
+/* A copy that was made counts from here on; one that goes does not, before its slot is used. */
+void radix_table_device_set(struct radix_table *t, uint32_t entry, uint32_t slot,
+			    uint64_t slot_generation);
+void radix_table_device_clear(struct radix_table *t, uint32_t entry);
+void radix_table_host_set(struct radix_table *t, uint32_t entry, uint32_t host_slot);
+void radix_table_host_clear(struct radix_table *t, uint32_t entry);
+void radix_table_redis_set(struct radix_table *t, uint32_t entry, bool there);
+/* It hangs elsewhere from here on. */
+void radix_table_reparent(struct radix_table *t, uint32_t entry, uint32_t parent, bool island);
+/* kind 0: unknown, and `checksum` is not looked at. */
+void radix_table_checksum(struct radix_table *t, uint32_t entry, uint8_t kind,
+			  const uint8_t *checksum);
+uint64_t radix_table_checksum_check(const struct radix_table *t, uint32_t entry);
+
+/* ---- recency --------------------------------------------------------------------------------- */
+
+/* A lease that ends with this block used it, and all before it, at `tick`. */
+static inline void radix_table_touch(struct radix_table *t, uint32_t entry, uint64_t tick)
+{
+	if (tick > t->v[entry].last_use)
+		t->v[entry].last_use = tick;
+}
+
+/* What is known of a block that goes is known of the one before it. */
+static inline void radix_table_pass_on(struct radix_table *t, uint32_t entry, uint32_t before)
+{
+	radix_table_touch(t, before, t->v[entry].last_use);
+	t->v[before].hit |= t->v[entry].hit;
 }

@@ -50,7 +50,7 @@ static enum radix_tier below(const struct radix_index *ix, enum radix_tier t)
 
 static bool has_copy(const struct radix_entry *e, enum radix_tier t)
 {
-	return t == RADIX_TIER_REDIS ? e->redis : radix_slot_in(e, t) != RADIX_NONE;
+	return t == RADIX_TIER_REDIS ? radix_entry_redis(e) : radix_slot_in(e, t) != RADIX_NONE;
 }
 
 /* Its copy in `t` can go at once. */
@@ -66,7 +66,7 @@ static bool is_clean(const struct radix_index *ix, const struct radix_entry *e, 
 static void bonus_drop(struct radix_index *ix, uint32_t slot)
 {
 	radix_bonus_remove(&ix->bonus, slot);
-	ix->table.v[ix->host.entry[slot]].host_slot = RADIX_NONE;
+	radix_table_host_clear(&ix->table, ix->host.entry[slot]);
 	radix_slots_release(&ix->host, slot);
 }
 
@@ -160,7 +160,7 @@ static bool may_skip_host(const struct radix_index *ix, uint32_t node, uint32_t 
 {
 	const struct radix_low *low = radix_low(ix, node);
 
-	return ix->table.v[radix_entry_at(ix, node, i)].redis &&
+	return radix_entry_redis(&ix->table.v[radix_entry_at(ix, node, i)]) &&
 	       low->end[RADIX_TIER_HOST] == i + 1 && !low->leaving[RADIX_TIER_DEVICE] &&
 	       radix_low_may_pop(radix_node(ix, node), low, RADIX_TIER_DEVICE) &&
 	       (i + 1 < radix_node(ix, node)->n_blocks || !low->kids[RADIX_TIER_HOST]);
@@ -319,7 +319,7 @@ int radix_promote_begin(struct radix_index *ix, struct radix_member block,
 
 	if (!e)
 		return RADIX_E_NOTFOUND;
-	if (e->slot != RADIX_NONE)
+	if (radix_entry_slot(e) != RADIX_NONE)
 		return RADIX_E_STATE;
 	dst = radix_slots_take(&ix->slots, RADIX_OWNER_DAEMON);
 	if (dst == RADIX_NONE)
@@ -350,22 +350,22 @@ static void pop_clean(struct radix_index *ix, uint32_t node, enum radix_tier t)
 static bool arrive_below(struct radix_index *ix, const struct radix_move *m, struct radix_entry *e)
 {
 	if (m->to == RADIX_TIER_REDIS) {
-		e->redis = 1;
+		radix_table_redis_set(&ix->table, m->block.entry, true);
 		return true;
 	}
-	if (e->slot == RADIX_NONE) /* host copies stand in order: this one would not */
+	if (radix_entry_slot(e) == RADIX_NONE) /* host copies stand in order: this one would not */
 		return false;
-	e->host_slot = m->dst;
+	radix_table_host_set(&ix->table, m->block.entry, m->dst);
 	ix->host.entry[m->dst] = m->block.entry;
 	radix_slots_set(&ix->host, m->dst, RADIX_SLOT_READY);
-	if (ix->slots.state[e->slot] != RADIX_SLOT_LEAVING)
+	if (ix->slots.state[radix_entry_slot(e)] != RADIX_SLOT_LEAVING)
 		radix_bonus_add(&ix->bonus, m->dst, ix->now);
 	return true;
 }
 
 static bool arrive_above(struct radix_index *ix, const struct radix_move *m, struct radix_entry *e)
 {
-	if (e->slot != RADIX_NONE) /* another one was faster */
+	if (radix_entry_slot(e) != RADIX_NONE) /* another one was faster */
 		return false;
 	radix_low_attach(ix, ix->where_node[m->block.entry], ix->where_idx[m->block.entry], m->dst);
 	return true;
@@ -373,13 +373,8 @@ static bool arrive_above(struct radix_index *ix, const struct radix_move *m, str
 
 static void keep_checksum(struct radix_index *ix, uint32_t entry, const uint8_t *checksum)
 {
-	struct radix_entry *e = &ix->table.v[entry];
-
-	if (!checksum || e->checksum_kind)
-		return;
-	e->checksum_kind = 1;
-	memcpy(e->checksum, checksum, sizeof(e->checksum));
-	e->check = radix_table_check(&ix->table, entry);
+	if (checksum && !ix->table.v[entry].checksum_kind)
+		radix_table_checksum(&ix->table, entry, 1, checksum);
 }
 
 int radix_move_end(struct radix_index *ix, const struct radix_move *m, bool ok,
@@ -393,7 +388,7 @@ int radix_move_end(struct radix_index *ix, const struct radix_move *m, bool ok,
 	uint32_t before = radix_free_slots(ix, m->from);
 
 	ok = ok && there;
-	if (ok && !down && e->slot == RADIX_NONE && !radix_low_can_attach(ix, node, i))
+	if (ok && !down && radix_entry_slot(e) == RADIX_NONE && !radix_low_can_attach(ix, node, i))
 		return RADIX_E_REFUSED;
 	if (there && down)
 		e->moving &= (uint8_t) ~(1u << m->to);
@@ -418,5 +413,5 @@ int radix_move_end(struct radix_index *ix, const struct radix_move *m, bool ok,
 		*ret_freed = radix_free_slots(ix, m->from) - before;
 	if (!e)
 		return RADIX_E_NOTFOUND;
-	return lost && e->slot == RADIX_NONE ? RADIX_E_STATE : 0;
+	return lost && radix_entry_slot(e) == RADIX_NONE ? RADIX_E_STATE : 0;
 }

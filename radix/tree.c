@@ -282,28 +282,34 @@ static void node_remove(struct radix_index *ix, uint32_t node)
 	radix_merge(ix, parent);
 }
 
-/* Entries and key cells of one path lie anywhere: send for those of the blocks to come. */
+/*
+ * Entries of one path lie anywhere: send for those of the blocks to come, and of the one that stays;
+ * and where a digest has to be looked at, for its cell.
+ */
 static void remove_ahead(const struct radix_index *ix, const struct radix_node *n,
-			 const struct radix_low *low, uint32_t i, uint32_t to)
+			 const struct radix_low *low, uint32_t i, uint32_t to, bool digest)
 {
-	if (i >= to + 2 * PREFETCH)
+	uint32_t last = to ? to - 1 : 0;
+
+	if (i >= last + 2 * PREFETCH)
 		__builtin_prefetch(&ix->table.v[radix_entry_in(ix, n, low, i - 2 * PREFETCH)], 1);
-	if (i >= to + PREFETCH)
+	if (digest && i >= to + PREFETCH)
 		__builtin_prefetch(
 			radix_table_key(&ix->table, radix_entry_in(ix, n, low, i - PREFETCH)), 1);
 }
 
 /* The entry goes, then its copies, whatever tiers they are in. */
-static void copies_remove(struct radix_index *ix, uint32_t entry, enum radix_remove_reason reason)
+static void copies_remove(struct radix_index *ix, uint32_t entry, uint32_t key_len,
+			  enum radix_remove_reason reason)
 {
 	const struct radix_entry *e = &ix->table.v[entry];
-	uint32_t slot = e->slot, host_slot = e->host_slot;
+	uint32_t slot = radix_entry_slot(e), host_slot = radix_entry_host(e);
 	enum radix_tier t = radix_tier_of(e);
 
 	if (radix_unlikely(ix->fingerprint) &&
 	    (reason == RADIX_REMOVE_CAPACITY || reason == RADIX_REMOVE_DROPPED))
 		radix_ghost_add(&ix->ghost, ix->fingerprint[entry]);
-	radix_table_remove(&ix->table, entry);
+	radix_table_remove(&ix->table, entry, key_len);
 	if (slot != RADIX_NONE)
 		radix_slots_release(&ix->slots, slot);
 	if (host_slot != RADIX_NONE) {
@@ -312,6 +318,14 @@ static void copies_remove(struct radix_index *ix, uint32_t entry, enum radix_rem
 	}
 	ix->tier[t]--;
 	ix->removed_from[t][reason]++;
+}
+
+/* The block that an edge hangs below. */
+static uint32_t entry_above(const struct radix_index *ix, const struct radix_node *n)
+{
+	if (n->parent == RADIX_NODE_NONE)
+		return RADIX_NONE;
+	return radix_entry_at(ix, n->parent, radix_node(ix, n->parent)->n_blocks - 1);
 }
 
 void radix_tail_remove(struct radix_index *ix, uint32_t node, uint32_t n_blocks,
@@ -323,22 +337,25 @@ void radix_tail_remove(struct radix_index *ix, uint32_t node, uint32_t n_blocks,
 	uint32_t to = n->n_blocks - n_blocks, run;
 	bool digest = root->config.mode == RADIX_KEYS_DIGEST;
 	const struct radix_low *low = radix_has_tiers(ix) ? radix_low(ix, node) : NULL;
+	uint32_t entry = radix_entry_in(ix, n, low, n->n_blocks - 1), before;
 
 	radix_assert(n->n_child == 0 && n_blocks > 0);
-	for (uint32_t i = n->n_blocks; i-- > to;) {
+	for (uint32_t i = n->n_blocks; i-- > to; entry = before) {
 		uint32_t slot = *radix_edge_ref(n, root->g, i);
-		uint32_t entry = radix_entry_in(ix, n, low, i);
 
-		remove_ahead(ix, n, low, i, to);
+		remove_ahead(ix, n, low, i, to, digest);
+		before = i ? radix_entry_in(ix, n, low, i - 1) : entry_above(ix, n);
+		if (before != RADIX_NONE)
+			radix_table_pass_on(&ix->table, entry, before);
 		if (digest)
 			radix_map_delete(&ix->digests, radix_digest_hash(ix, entry), entry);
 		if (radix_unlikely(ix->log))
 			radix_log_removed(ix, entry, reason);
 		if (radix_unlikely(low)) {
-			copies_remove(ix, entry, reason);
+			copies_remove(ix, entry, root->g.key_len, reason);
 			continue;
 		}
-		radix_table_remove(&ix->table, entry);
+		radix_table_remove(&ix->table, entry, root->g.key_len);
 		radix_slots_free(&ix->slots, slot);
 	}
 	ix->removed[reason] += n_blocks;

@@ -68,13 +68,14 @@ static int verify_block(struct radix_verify *v, uint32_t node, uint32_t i, uint3
 	uint32_t ref = *radix_edge_ref(n, root->g, i), slot = radix_device_slot(ix, node, i);
 	const struct radix_entry *e;
 	uint32_t entry = ref;
+	int bad;
 
 	if (slot != RADIX_NONE)
 		entry = slot < ix->slots.n ? ix->slots.entry[slot] : RADIX_NONE;
 	if (entry >= ix->table.n)
 		return radix_verify_fail(v, 4, "block without entry, edge", node, "block", i);
 	e = &ix->table.v[entry];
-	if (e->state != RADIX_ENTRY_READY || e->slot != slot || e->root != n->root)
+	if (e->state != RADIX_ENTRY_READY || radix_entry_slot(e) != slot || e->root != n->root)
 		return radix_verify_fail(v, 4, "entry does not point back, entry", entry, "slot",
 					 slot);
 	if (e->check != radix_table_check(&ix->table, entry))
@@ -83,9 +84,8 @@ static int verify_block(struct radix_verify *v, uint32_t node, uint32_t i, uint3
 		   root->g.key_len) != 0)
 		return radix_verify_fail(v, 5, "keys of table and tree differ, entry", entry,
 					 "edge", node);
-	if (e->parent >> 32 != before ||
-	    (before != RADIX_NONE &&
-	     (uint32_t)e->parent != (uint32_t)ix->table.v[before].generation))
+	if (e->parent !=
+	    radix_table_parent(&ix->table, entry, before, n->flags & RADIX_NODE_F_ISLAND))
 		return radix_verify_fail(v, 6, "parent is wrong, entry", entry, "should be",
 					 before);
 	if (root->config.mode == RADIX_KEYS_DIGEST &&
@@ -94,7 +94,10 @@ static int verify_block(struct radix_verify *v, uint32_t node, uint32_t i, uint3
 		return radix_verify_fail(v, 7, "digest is not found where it lies, entry", entry,
 					 "edge", node);
 	v->blocks++;
-	return radix_has_tiers(ix) ? radix_verify_copies(v, node, i, entry) : 0;
+	bad = radix_verify_cell(v, entry);
+	if (!bad && radix_has_tiers(ix))
+		bad = radix_verify_copies(v, node, i, entry);
+	return bad ? bad : radix_verify_words(v, entry);
 }
 
 /* 9: steps cover the edge, in order, without two neighbours alike. */
@@ -230,16 +233,17 @@ static int verify_list(struct radix_verify *v, uint32_t root, uint32_t first, ui
 
 	while (node != RADIX_NONE) {
 		const struct radix_node *n = radix_node(ix, node);
-		int bad = verify_edge(v, node, parent, root);
+		int bad;
 
-		if (bad)
-			return bad;
 		if (parent == RADIX_NODE_NONE) {
 			top++;
 			if (!(n->flags & RADIX_NODE_F_ISLAND) != !island)
 				return radix_verify_fail(v, 8, "island flag is wrong, edge", node,
 							 NULL, 0);
 		}
+		bad = verify_edge(v, node, parent, root);
+		if (bad)
+			return bad;
 		count = 0;
 		for (uint32_t c = n->first_child; c != RADIX_NONE; c = radix_node(ix, c)->next_sib)
 			count++;
@@ -318,5 +322,7 @@ int radix_verify(const struct radix_index *ix, char *why, size_t why_len)
 	}
 	if (!bad)
 		bad = verify_totals(&v);
-	return !bad && radix_has_tiers(ix) ? radix_verify_tier_totals(&v) : bad;
+	if (!bad && radix_has_tiers(ix))
+		bad = radix_verify_tier_totals(&v);
+	return bad ? bad : radix_verify_kept(&v);
 }

@@ -27,5 +27,9 @@ int radix_verify_copies(struct radix_verify *v, uint32_t node, uint32_t i, uint3
 int radix_verify_ends(struct radix_verify *v, uint32_t node);
 int radix_verify_kids(struct radix_verify *v, uint32_t node);
 int radix_verify_tier_totals(struct radix_verify *v);
+/* 24 to 27: what a restart relies on; of a member, and in all. */
+int radix_verify_words(struct radix_verify *v, uint32_t entry);
+int radix_verify_cell(struct radix_verify *v, uint32_t entry);
+int radix_verify_kept(struct radix_verify *v);
 /* 1 to 3 for either pool of slots; 19. */
 int radix_verify_slots(struct radix_verify *v, const struct radix_slots *s);

@@ -44,20 +44,21 @@ int radix_verify_copies(struct radix_verify *v, uint32_t node, uint32_t i, uint3
 		return radix_verify_fail(v, 16, "highest copy is not where the edge has it, entry",
 					 entry, "tier", t);
 	if (ix->fingerprint &&
-	    ix->fingerprint[entry] != radix_fingerprint(ix, e->root, (uint32_t)(e->parent >> 32),
+	    ix->fingerprint[entry] != radix_fingerprint(ix, e->root, radix_entry_parent(e),
 							radix_table_key(&ix->table, entry)))
 		return radix_verify_fail(v, 23, "another fingerprint, entry", entry, NULL, 0);
-	if (t == RADIX_TIER_REDIS && !e->redis)
+	if (t == RADIX_TIER_REDIS && !radix_entry_redis(e))
 		return radix_verify_fail(v, 16, "no copy at all, entry", entry, NULL, 0);
-	if (e->host_slot == RADIX_NONE)
+	if (radix_entry_host(e) == RADIX_NONE)
 		return 0;
-	if (e->host_slot >= ix->host.n || ix->host.entry[e->host_slot] != entry)
+	if (radix_entry_host(e) >= ix->host.n || ix->host.entry[radix_entry_host(e)] != entry)
 		return radix_verify_fail(v, 16, "host slot does not point back, entry", entry,
-					 "slot", e->host_slot);
-	bonus = t == RADIX_TIER_DEVICE && slot_state(&ix->slots, e->slot) == RADIX_SLOT_READY;
-	if (bonus != (ix->bonus.tick[e->host_slot] != 0))
-		return radix_verify_fail(v, 17, "bonus or not, host slot", e->host_slot, "entry",
-					 entry);
+					 "slot", radix_entry_host(e));
+	bonus = t == RADIX_TIER_DEVICE &&
+		slot_state(&ix->slots, radix_entry_slot(e)) == RADIX_SLOT_READY;
+	if (bonus != (ix->bonus.tick[radix_entry_host(e)] != 0))
+		return radix_verify_fail(v, 17, "bonus or not, host slot", radix_entry_host(e),
+					 "entry", entry);
 	v->bonus += bonus;
 	return 0;
 }
@@ -85,7 +86,8 @@ static int verify_leaving(struct radix_verify *v, uint32_t node, enum radix_tier
 	for (uint32_t i = start; i < end; i++) {
 		const struct radix_entry *e = &ix->table.v[radix_entry_at(ix, node, i)];
 		bool leaves = slot_state(s, radix_slot_in(e, t)) == RADIX_SLOT_LEAVING;
-		bool clean = b == RADIX_TIER_HOST ? e->host_slot != RADIX_NONE : e->redis;
+		bool clean = b == RADIX_TIER_HOST ? radix_entry_host(e) != RADIX_NONE
+						  : radix_entry_redis(e);
 
 		if (leaves != (i >= end - low->leaving[t]))
 			return radix_verify_fail(v, 18, "leaving or not, edge", node, "block", i);
@@ -164,7 +166,8 @@ int radix_verify_tier_totals(struct radix_verify *v)
 	}
 	for (uint32_t i = 0; i < ix->slots.n; i++) {
 		if (ix->slots.state[i] == RADIX_SLOT_LEAVING)
-			host_copies += ix->table.v[ix->slots.entry[i]].host_slot != RADIX_NONE;
+			host_copies += radix_entry_host(&ix->table.v[ix->slots.entry[i]]) !=
+				       RADIX_NONE;
 	}
 	if (v->bonus != ix->bonus.count)
 		return radix_verify_fail(v, 17, "bonuses found", v->bonus, "but listed",

@@ -344,12 +344,17 @@ struct change {
 
 static double table_ns(struct world *w, uint32_t n)
 {
+	struct radix_index_config config = { .alloc = &w->arena.alloc,
+					     .n_slots = SPARE,
+					     .n_entries = SPARE };
+	struct radix_ground ground;
 	struct radix_table t;
 	double v[SPARE / 512];
 	struct radix_entry_init init = { .root = 0, .parent = RADIX_NONE };
 
-	if (radix_table_init(&t, &w->arena.alloc, SPARE))
+	if (radix_ground_init(&ground, &config))
 		die("no memory for a block table");
+	radix_table_init(&t, &ground);
 	for (uint32_t s = 0; s < SPARE / 512; s++) {
 		uint64_t start;
 
@@ -365,6 +370,7 @@ static double table_ns(struct world *w, uint32_t n)
 		v[s] = (double)(ticks() - start) * ns_per_tick / n;
 	}
 	radix_table_deinit(&t);
+	radix_ground_deinit(&ground);
 	return median(v, SPARE / 512);
 }
 

@@ -42,7 +42,7 @@ START_TEST(moves_may_end_in_any_order)
 	begin(RADIX_KEYS_TOKENS, 4, 4, false, 0);
 	bed_store(&b, "abcd");
 	ck_assert_uint_eq(make_room(RADIX_TIER_DEVICE, 3, 0), 3);
-	ck_assert_uint_eq(moves[0].src, entry_of("abcd")->slot);
+	ck_assert_uint_eq(moves[0].src, radix_entry_slot(entry_of("abcd")));
 	ck_assert_uint_eq(radix_slot_state(b.ix, moves[0].src), RADIX_SLOT_LEAVING);
 	ck_assert_uint_eq(end(&moves[1], true), 0);
 	ck_assert_uint_eq(end(&moves[2], true), 0);
@@ -116,7 +116,7 @@ START_TEST(a_copy_needs_a_free_slot)
 	/* but a victim takes the place of a bonus */
 	demote(RADIX_TIER_DEVICE, 1);
 	lies("ab", "dh");
-	ck_assert_uint_eq(entry_of("a")->host_slot, RADIX_NONE);
+	ck_assert_uint_eq(radix_entry_host(entry_of("a")), RADIX_NONE);
 	bed_deinit(&b);
 }
 END_TEST
@@ -201,7 +201,7 @@ START_TEST(a_failed_move_changes_nothing)
 	ck_assert_uint_eq(end(&moves[2], true), 0);
 	ck_assert_uint_eq(end(&moves[0], true), 1);
 	lies("abcd", "dddh");
-	ck_assert_uint_eq(entry_of("abc")->host_slot, RADIX_NONE);
+	ck_assert_uint_eq(radix_entry_host(entry_of("abc")), RADIX_NONE);
 	ck_assert_uint_eq(radix_free_slots(b.ix, RADIX_TIER_HOST), 2);
 	ck_assert_uint_eq(make_room(RADIX_TIER_DEVICE, 2, 0), 1); /* b is clean by now */
 	ck_assert_uint_eq(room.coming, 1);
@@ -299,13 +299,13 @@ START_TEST(the_host_evicts_bonuses_and_leaves_by_age)
 	ck_assert_uint_eq(radix_free_slots(b.ix, RADIX_TIER_HOST), 0);
 	radix_make_room(b.ix, RADIX_TIER_HOST, 1, 0, NULL, 0, &room);
 	ck_assert_uint_eq(room.freed, 1);
-	ck_assert_uint_eq(entry_of("x")->host_slot, RADIX_NONE);
+	ck_assert_uint_eq(radix_entry_host(entry_of("x")), RADIX_NONE);
 	bed_touch(&b, "x");
 	copy("x", RADIX_TIER_HOST);
 	radix_make_room(b.ix, RADIX_TIER_HOST, 1, 0, NULL, 0, &room);
 	ck_assert_uint_eq(room.freed, 1);
 	lies("ab", "hr");
-	ck_assert_uint_ne(entry_of("x")->host_slot, RADIX_NONE);
+	ck_assert_uint_ne(radix_entry_host(entry_of("x")), RADIX_NONE);
 	bed_deinit(&b);
 }
 END_TEST

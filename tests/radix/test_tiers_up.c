@@ -30,7 +30,7 @@ START_TEST(blocks_come_up_in_path_order)
 	ck_assert_int_eq(m[0].from, RADIX_TIER_REDIS);
 	ck_assert_uint_eq(m[0].src, RADIX_NONE);
 	ck_assert_int_eq(m[1].from, RADIX_TIER_HOST);
-	ck_assert_uint_eq(m[1].src, entry_of("abc")->host_slot);
+	ck_assert_uint_eq(m[1].src, radix_entry_host(entry_of("abc")));
 	ck_assert_uint_eq(radix_slot_state(b.ix, m[1].dst), RADIX_SLOT_RESERVED);
 	ck_assert_int_eq(radix_move_end(b.ix, &m[0], true, NULL, &freed), RADIX_E_REFUSED);
 	ck_assert_int_eq(radix_move_end(b.ix, &m[1], true, NULL, &freed), RADIX_E_REFUSED);
@@ -61,9 +61,9 @@ START_TEST(two_bring_up_one_block)
 	m[0] = promote_begin("ab");
 	m[1] = promote_begin("ab");
 	end(&m[1], true);
-	ck_assert_uint_eq(entry_of("ab")->slot, m[1].dst);
+	ck_assert_uint_eq(radix_entry_slot(entry_of("ab")), m[1].dst);
 	end(&m[0], true);
-	ck_assert_uint_eq(entry_of("ab")->slot, m[1].dst);
+	ck_assert_uint_eq(radix_entry_slot(entry_of("ab")), m[1].dst);
 	ck_assert_uint_eq(bed_stats(&b).moved[1][0], 1);
 	ck_assert_uint_eq(radix_slot_state(b.ix, m[0].dst), RADIX_SLOT_FREE);
 	ck_assert_int_eq(radix_promote_begin(b.ix, name_of("ab"), &m[0]), RADIX_E_STATE);
@@ -123,7 +123,7 @@ START_TEST(a_member_goes_while_it_moves)
 	lies("xyz", "ddd");
 	ck_assert_uint_eq(radix_free_slots(b.ix, RADIX_TIER_DEVICE), 5);
 	ck_assert_uint_eq(radix_free_slots(b.ix, RADIX_TIER_HOST), 8);
-	ck_assert_uint_eq(entry_of("x")->redis, 0);
+	ck_assert_uint_eq(radix_entry_redis(entry_of("x")), 0);
 	bed_deinit(&b);
 }
 END_TEST
@@ -241,12 +241,12 @@ START_TEST(other_bytes_end_the_lower_copies)
 	lies("a", "h");
 	ck_assert_int_eq(commit_with(&pin, 'a', 1, 2, &result), 0);
 	ck_assert_int_eq(result, RADIX_COMMIT_ATTACHED);
-	ck_assert_uint_eq(entry_of("a")->host_slot, RADIX_NONE);
+	ck_assert_uint_eq(radix_entry_host(entry_of("a")), RADIX_NONE);
 	ck_assert_uint_eq(b.ix->host.state[down.src], RADIX_SLOT_QUARANTINED);
 	ck_assert_int_eq(radix_member_checksum(b.ix, name_of("a"), &kind, sum), 0);
 	ck_assert_uint_eq(sum[0], 2);
 	ck_assert_uint_eq(end(&down, true), 0); /* old bytes: not this block's value */
-	ck_assert_uint_eq(entry_of("a")->redis, 0);
+	ck_assert_uint_eq(radix_entry_redis(entry_of("a")), 0);
 	ck_assert_uint_eq(bed_stats(&b).moved[1][2], 0);
 	ck_assert_uint_eq(end(&up, true), 1);
 	ck_assert_uint_eq(entry_of("a")->moving, 0);
@@ -341,7 +341,8 @@ START_TEST(only_the_copy_is_lost)
 	ck_assert_uint_eq(radix_lose(b.ix, name_of("a"), RADIX_TIER_HOST, RADIX_REMOVE_LOST), 0);
 	ck_assert_uint_eq(radix_lose(b.ix, name_of("a"), RADIX_TIER_HOST, RADIX_REMOVE_LOST), 0);
 	ck_assert_uint_eq(radix_lose(b.ix, name_of("a"), RADIX_TIER_REDIS, RADIX_REMOVE_LOST), 0);
-	ck_assert(!entry_of("a")->redis && entry_of("a")->host_slot == RADIX_NONE);
+	ck_assert(!radix_entry_redis(entry_of("a")) &&
+		  radix_entry_host(entry_of("a")) == RADIX_NONE);
 	copy("ab", RADIX_TIER_REDIS);
 	ck_assert_uint_eq(radix_lose(b.ix, name_of("ab"), RADIX_TIER_REDIS, RADIX_REMOVE_LOST), 0);
 	lies("abcd", "dhhr");
@@ -472,7 +473,7 @@ START_TEST(a_donor_has_a_device_copy)
 	bed_key(&b, 'b', tail);
 	radix_partial(b.ix, &at, tail, 3, &donor, &slot, &n);
 	ck_assert_uint_eq(n, 3);
-	ck_assert_uint_eq(slot, entry_of("ab")->slot);
+	ck_assert_uint_eq(slot, radix_entry_slot(entry_of("ab")));
 	demote(RADIX_TIER_DEVICE, 1);
 	at = bed_place(&b, "a");
 	radix_partial(b.ix, &at, tail, 3, &donor, &slot, &n);

@@ -98,9 +98,11 @@ static void check_block(struct tiers_world *w, int i)
 	CHECK(w, e->state == RADIX_ENTRY_READY && e->generation == b->name.generation);
 	CHECK(w, e->root == w->root[b->root]);
 	CHECK(w, memcmp(radix_table_key(&w->ix->table, b->name.entry), b->key, TW_KEY) == 0);
-	CHECK(w, e->slot == (b->slot[0] == TO_NONE ? RADIX_NONE : (uint32_t)b->slot[0]));
-	CHECK(w, e->host_slot == (b->slot[1] == TO_NONE ? RADIX_NONE : (uint32_t)b->slot[1]));
-	CHECK(w, e->redis == b->redis);
+	CHECK(w,
+	      radix_entry_slot(e) == (b->slot[0] == TO_NONE ? RADIX_NONE : (uint32_t)b->slot[0]));
+	CHECK(w,
+	      radix_entry_host(e) == (b->slot[1] == TO_NONE ? RADIX_NONE : (uint32_t)b->slot[1]));
+	CHECK(w, radix_entry_redis(e) == b->redis);
 	CHECK(w, e->moving == b->moving);
 	CHECK(w, e->checksum_kind == b->checksum_kind);
 	CHECK(w, e->parent >> 32 == (b->parent < 0 ? RADIX_NONE : w->o.b[b->parent].name.entry));
