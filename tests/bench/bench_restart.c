@@ -434,7 +434,7 @@ static struct restart_config configure(int argc, char **argv)
 	    c.long_path > RESTART_MAX_PATH || c.block_bytes < 8 ||
 	    c.block_bytes > RESTART_MAX_BLOCK || c.n_workers > RESTART_MAX_WORKERS) {
 		fprintf(stderr,
-			"restart: --path 8..--long, --long ..%d, --bytes 8..%d, --workers ..%d\n",
+			"restart: need --path 8..--long, --long to %d, --bytes 8..%d, --workers to %d\n",
 			RESTART_MAX_PATH, RESTART_MAX_BLOCK, RESTART_MAX_WORKERS);
 		exit(2);
 	}

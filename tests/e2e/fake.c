@@ -44,6 +44,9 @@ void fake_start(struct fake *f, void (*serve)(struct fake *f))
 	ck_assert_int_eq(bind(f->listen_fd, (const struct sockaddr *)&sa, sizeof(sa)), 0);
 	ck_assert_int_eq(listen(f->listen_fd, 16), 0);
 	memset(&f->boot, 0xb0, sizeof(f->boot));
+	memset(&f->pool_id, 0x70, sizeof(f->pool_id));
+	if (!f->speaks)
+		f->speaks = PROTO_VERSION;
 	if (!f->max_frame)
 		f->max_frame = PROTO_MAX_FRAME_DEFAULT;
 	if (!f->max_keys)
@@ -99,6 +102,7 @@ bool fake_accept(struct fake *f)
 	f->fd = accept4(f->listen_fd, NULL, NULL, SOCK_CLOEXEC);
 	if (!fake_expect(f, f->fd >= 0, "a client connects"))
 		return false;
+	f->version = PROTO_VERSION_HELLO;
 	atomic_fetch_add(&f->n_accepted, 1);
 	return true;
 }
@@ -131,7 +135,8 @@ bool fake_receive(struct fake *f)
 		    f, proto_header_decode(raw, sizeof(raw), sizeof(f->body), &f->h, &status) == 0,
 		    "the client sends good headers"))
 		return false;
-	return read_all(f, f->body, f->h.len);
+	return read_all(f, f->body, f->h.len) &&
+	       fake_expect(f, f->h.version == f->version, "frames are of the version agreed on");
 }
 
 bool fake_receive_op(struct fake *f, int op)
@@ -180,7 +185,9 @@ bool fake_send(struct fake *f, const void *p, size_t n, const int *fds, uint32_t
 
 struct proto_writer *fake_reply_begin(struct fake *f, struct fake_reply *r)
 {
-	r->h = (struct proto_header){ .op = f->h.op, .seq = f->h.seq, .boot = f->boot };
+	r->h = (struct proto_header){
+		.version = f->version, .op = f->h.op, .seq = f->h.seq, .boot = f->boot
+	};
 	r->w = (struct proto_writer){ .p = r->bytes, .cap = sizeof(r->bytes) };
 	(void)proto_frame_begin(&r->w); /* at 0 */
 	return &r->w;
@@ -203,7 +210,6 @@ bool fake_answer_hello(struct fake *f)
 	uint8_t tenants[64];
 	struct proto_writer t = { .p = tenants, .cap = sizeof(tenants) };
 	struct proto_hello_rep rep = {
-		.version = PROTO_VERSION,
 		.session = 1,
 		.max_frame = f->max_frame,
 		.max_keys = f->max_keys,
@@ -213,21 +219,29 @@ bool fake_answer_hello(struct fake *f)
 		.op_ids_kept_ms = 60000,
 		.daemon = { "fake", 4 },
 		.tenants = { tenants, 0 },
+		.n_orphans = f->n_orphans,
+		.orphans_boot = f->orphans_boot,
 	};
 	struct proto_hello_req req;
-	struct proto_id self_test = proto_self_test(PROTO_VERSION);
+	struct proto_id self_test;
 	struct fake_reply r;
 	const char *bad;
 
 	if (!fake_expect(f, proto_hello_req_decode(f->body, f->h.len, &req, &bad) == 0,
-			 "HELLO decodes") ||
-	    !fake_expect(f, proto_id_equal(&req.self_test, &self_test), "the self-test is right"))
+			 "HELLO decodes"))
+		return false;
+	self_test = proto_self_test(req.version_min);
+	if (!fake_expect(f, proto_id_equal(&req.self_test, &self_test), "the self-test is right"))
 		return false;
 	proto_tenant_encode(&t, 0, (struct proto_span){ "default", 7 });
 	proto_tenant_encode(&t, 7, (struct proto_span){ "acme", 4 });
 	rep.tenants.n = (uint32_t)t.len;
-	proto_hello_rep_encode(fake_reply_begin(f, &r), &rep);
-	return fake_reply_send(f, &r);
+	rep.version = req.version_max < f->speaks ? req.version_max : f->speaks;
+	proto_hello_rep_encode_as(fake_reply_begin(f, &r), rep.version, &rep);
+	if (!fake_reply_send(f, &r))
+		return false;
+	f->version = rep.version;
+	return true;
 }
 
 bool fake_hello(struct fake *f)
@@ -249,11 +263,13 @@ bool fake_answer_open(struct fake *f)
 		.slot_stride = f->block_bytes,
 		.pool_len = (uint64_t)f->n_slots * f->block_bytes,
 		.n_pool_fds = 2,
+		.flags = f->opened_flags,
+		.pool = f->pool_id,
 	};
 	int fds[2] = { f->pool.fd, f->generations.fd };
 	struct fake_reply r;
 
-	proto_open_rep_encode(fake_reply_begin(f, &r), &rep);
+	proto_open_rep_encode_as(fake_reply_begin(f, &r), f->version, &rep);
 	return fake_reply_end(f, &r) && fake_send(f, r.bytes, r.w.len, fds, 2);
 }
 
@@ -327,9 +343,11 @@ static bool answer_well(struct fake *f)
 	struct proto_commit_rep commit = { 2, 0, 5, { &run, 1 } };
 	struct proto_probe_rep probe = { .n_device = 2 };
 	struct proto_quiesced_rep quiesced = { 1, 2 };
+	struct proto_quiesced_req quiesced_req;
 	struct proto_admin admin = { { f->admin_json, 0 } };
 	struct fake_reply r;
 	struct proto_writer *w = fake_reply_begin(f, &r);
+	const char *bad;
 
 	switch (f->h.op) {
 	case PROTO_OP_OPEN:
@@ -349,6 +367,9 @@ static bool answer_well(struct fake *f)
 		proto_probe_rep_encode(w, &probe);
 		break;
 	case PROTO_OP_QUIESCED:
+		if (proto_quiesced_req_decode(f->body, f->h.len, &quiesced_req, &bad))
+			return fake_expect(f, false, "QUIESCED decodes");
+		f->quiesced = quiesced_req.old_boot;
 		proto_quiesced_rep_encode(w, &quiesced);
 		break;
 	case PROTO_OP_ADMIN:

@@ -23,6 +23,11 @@ struct fake {
 
 	/* what HELLO and OPEN tell */
 	struct proto_id boot;
+	uint16_t speaks;         /* the newest version; 0: PROTO_VERSION */
+	struct proto_id pool_id; /* what OPEN names the pool */
+	uint32_t opened_flags;
+	uint32_t n_orphans; /* and the life of the last of them */
+	struct proto_id orphans_boot;
 	uint32_t max_frame, max_keys;
 	uint32_t n_slots, block_tokens, block_bytes;
 	bool split;             /* every reply in single bytes */
@@ -32,6 +37,8 @@ struct fake {
 	/* the last frame received */
 	struct proto_header h;
 	uint8_t body[1 << 20];
+	uint16_t version;         /* agreed on this connection */
+	struct proto_id quiesced; /* old_boot of the last QUIESCED */
 
 	struct gpu_shm pool, generations;
 	atomic_uint n_accepted, step;

@@ -57,7 +57,7 @@ bool raw_write(struct raw *r, const void *bytes, size_t len)
 size_t raw_frame(struct raw *r, uint8_t *out, uint16_t op, const void *body, size_t len)
 {
 	struct proto_header h = { .magic = PROTO_MAGIC,
-				  .version = PROTO_VERSION,
+				  .version = r->version ? r->version : PROTO_VERSION_HELLO,
 				  .op = op,
 				  .len = (uint32_t)len,
 				  .seq = ++r->seq };
@@ -128,7 +128,11 @@ bool raw_read(struct raw *r)
 		ck_assert_ptr_nonnull(r->body);
 	}
 	r->body[r->h.len] = '\0';
-	return read_all(r, r->body, r->h.len);
+	if (!read_all(r, r->body, r->h.len))
+		return false;
+	if (r->h.op == PROTO_OP_HELLO && r->h.status == PROTO_STATUS_OK)
+		r->version = (uint16_t)proto_body_version(&r->h, r->body, true);
+	return true;
 }
 
 bool raw_call(struct raw *r, uint16_t op, const void *body, size_t len)
@@ -188,7 +192,7 @@ struct proto_open_rep raw_open(struct raw *r, const char *model, uint64_t block_
 	ck_assert(raw_call(r, PROTO_OP_OPEN, body, w.len));
 	ck_assert_msg(r->h.status == PROTO_STATUS_OK, "OPEN: %s",
 		      proto_status_to_string(r->h.status));
-	ck_assert_int_eq(proto_open_rep_decode(r->body, r->h.len, &rep, &bad), 0);
+	ck_assert_int_eq(proto_open_rep_decode_as(r->h.version, r->body, r->h.len, &rep, &bad), 0);
 	return rep;
 }
 

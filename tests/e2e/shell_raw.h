@@ -10,6 +10,7 @@
 struct raw {
 	int fd;
 	uint64_t seq;
+	uint16_t version;      /* agreed by HELLO; 0: not said yet */
 	struct proto_header h; /* of the last reply */
 	uint8_t *body;         /* its body, h.len bytes, valid until the next one */
 	size_t cap;
