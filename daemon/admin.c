@@ -231,7 +231,8 @@ static void admin_run(struct prefixd_server *s, const json_t *args, struct prefi
 static void frame_reply(struct prefixd_client *c, const struct proto_header *request,
 			enum proto_status status, const void *json, size_t len)
 {
-	struct proto_header h = { .op = PROTO_OP_ADMIN,
+	struct proto_header h = { .version = request->version,
+				  .op = PROTO_OP_ADMIN,
 				  .status = (uint16_t)status,
 				  .seq = request->seq,
 				  .boot = c->server->boot };

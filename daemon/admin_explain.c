@@ -167,7 +167,10 @@ static bool question_read(struct prefixd_server *s, const json_t *args, struct q
 static void ask(struct prefixd_client *c, uint16_t op, const uint8_t *body, size_t len)
 {
 	struct proto_header h = {
-		.magic = PROTO_MAGIC, .version = PROTO_VERSION, .op = op, .len = (uint32_t)len
+		.magic = PROTO_MAGIC,
+		.version = op == PROTO_OP_HELLO ? PROTO_VERSION_HELLO : PROTO_VERSION,
+		.op = op,
+		.len = (uint32_t)len,
 	};
 	struct prefixd_event event = { .type = PREFIXD_EVENT_FRAME, .session = c->session };
 

@@ -235,8 +235,14 @@ static void on_frame(struct prefixd_engine *e, struct prefixd_session *s,
 		return; /* read before the socket closed; nobody listens any more */
 	e->counters.requests++;
 	s->n_requests++;
-	if (s->state == PREFIXD_SESSION_FRESH && rq.h->op != PROTO_OP_HELLO &&
-	    !(s->peer.admin && rq.h->op == PROTO_OP_PING)) {
+	if (rq.h->version != s->version) {
+		prefixd_refuse(e, &rq, PROTO_STATUS_VERSION, NULL,
+			       "a frame of version %u; %u was agreed on by HELLO, which itself is "
+			       "always of version %u",
+			       rq.h->version, s->version, PROTO_VERSION_HELLO);
+		prefixd_session_close(e, s);
+	} else if (s->state == PREFIXD_SESSION_FRESH && rq.h->op != PROTO_OP_HELLO &&
+		   !(s->peer.admin && rq.h->op == PROTO_OP_PING)) {
 		prefixd_refuse(e, &rq, PROTO_STATUS_NO_HELLO, NULL,
 			       "the first frame of a connection is HELLO");
 		prefixd_session_close(e, s);
@@ -265,7 +271,7 @@ static void on_frame_bad(struct prefixd_engine *e, struct prefixd_session *s,
 		e, &rq, status, NULL,
 		"header: magic %08x, version %u, %u bytes, flags %u; right are %08x, %u, at "
 		"most %u, 0",
-		rq.h->magic, rq.h->version, rq.h->len, rq.h->flags, PROTO_MAGIC, PROTO_VERSION,
+		rq.h->magic, rq.h->version, rq.h->len, rq.h->flags, PROTO_MAGIC, s->version,
 		(s->state == PREFIXD_SESSION_FRESH ? PROTO_MAX_HELLO : e->config.limits.max_frame) -
 			PROTO_HEADER_LEN);
 	prefixd_session_close(e, s);

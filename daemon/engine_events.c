@@ -334,7 +334,10 @@ static uint32_t fill(struct prefixd_engine *e, struct prefixd_subscriber *sub,
 static bool send_to(struct prefixd_engine *e, struct prefixd_subscriber *sub)
 {
 	struct proto_changes none = { 0 };
-	struct proto_header h = { .op = PROTO_OP_CHANGES, .seq = sub->seq, .boot = e->config.boot };
+	struct proto_header h = { .version = sub->session->version,
+				  .op = PROTO_OP_CHANGES,
+				  .seq = sub->seq,
+				  .boot = e->config.boot };
 	size_t limit = radix_min_u64(FRAME_MAX, e->config.limits.max_frame);
 	struct prefixd_action *a;
 	struct prefixd_reply rp;

@@ -393,6 +393,20 @@ static bool group_host(struct prefixd_engine *e, struct prefixd_request *rq, uin
 	return true;
 }
 
+/*
+ * A life's boot id is random; with a count of the pools made in it, it names each of them.  The id
+ * is not the boot id itself, so that nobody takes the one for the other.
+ */
+static void name_pool(struct prefixd_engine *e, struct prefixd_group *g)
+{
+	uint32_t mixed;
+
+	g->pool = e->config.boot;
+	memcpy(&mixed, g->pool.b, sizeof(mixed));
+	mixed ^= 0x6c6f6f70u + ++e->n_pools_made;
+	memcpy(g->pool.b, &mixed, sizeof(mixed));
+}
+
 static struct prefixd_group *group_new(struct prefixd_engine *e, struct prefixd_request *rq,
 				       uint64_t block_bytes)
 {
@@ -419,6 +433,7 @@ static struct prefixd_group *group_new(struct prefixd_engine *e, struct prefixd_
 	}
 	g->state = PREFIXD_GROUP_CREATING;
 	g->id = id;
+	name_pool(e, g);
 	g->n_slots = n_slots;
 	g->slot_bytes = block_bytes;
 	g->budget = budget;
@@ -462,7 +477,8 @@ static void reply_open(struct prefixd_engine *e, struct prefixd_request *rq,
 	const struct prefixd_group *g = ns->group;
 	struct proto_open_rep rep = {
 		.ns = ns->id,
-		.flags = ns->seed_mismatch ? PROTO_OPENED_SEED_MISMATCH : 0,
+		.flags = (ns->seed_mismatch ? PROTO_OPENED_SEED_MISMATCH : 0) |
+			 (g->kept ? PROTO_OPENED_KEPT : 0),
 		.digest = { .p = ns->digest, .n = sizeof(ns->digest) },
 		.key_len = ns->key_len,
 		.block_tokens = ns->block_tokens,
@@ -472,14 +488,17 @@ static void reply_open(struct prefixd_engine *e, struct prefixd_request *rq,
 		.slot_stride = g->slot_stride,
 		.pool_len = g->pool_len,
 		.n_pool_fds = g->n_fds,
+		.pool = g->pool,
 	};
 	struct prefixd_reply rp;
 	struct prefixd_action *a;
 
 	if (ns->seed_mismatch)
 		e->counters.seed_mismatch++;
+	if (rq->s->version < 2)
+		rep.flags &= PROTO_OPENED_ALL_1;
 	prefixd_reply_begin(e, &rp, 0);
-	proto_open_rep_encode(&rp.w, &rep);
+	proto_open_rep_encode_as(&rp.w, rq->s->version, &rep);
 	a = prefixd_reply_send(e, rq, &rp);
 	a->u.send.with_fds = g->n_fds > 0;
 	a->group = g->id;

@@ -185,6 +185,7 @@ static struct prefixd_action *finish(struct prefixd_engine *e, struct prefixd_re
 				     struct prefixd_reply *rp, enum proto_status status)
 {
 	struct proto_header h = {
+		.version = rq->s->version,
 		.op = rq->h->op,
 		.status = (uint16_t)status,
 		.seq = rq->h->seq,
@@ -288,5 +289,5 @@ void prefixd_refuse_body(struct prefixd_engine *e, struct prefixd_request *rq, c
 		e, rq, PROTO_STATUS_BAD_BODY, field,
 		"the body does not decode: field '%s' is cut off, too long, or wrong; see the "
 		"message tables of protocol version %u",
-		field ? field : "", PROTO_VERSION);
+		field ? field : "", rq->s->version);
 }

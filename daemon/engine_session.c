@@ -40,6 +40,8 @@ void prefixd_session_opened(struct prefixd_engine *e, uint32_t number,
 	}
 	s->number = number;
 	s->peer = *peer;
+	s->version = PROTO_VERSION_HELLO;
+	s->boot = e->config.boot;
 	s->begun_ns = e->now_ns;
 	s->over = over;
 	radix_list_init(&s->leases);
@@ -174,29 +176,41 @@ static uint32_t list_tenants(const struct prefixd_engine *e, const struct prefix
 	return n;
 }
 
-/* Why this peer cannot come in.  True: it can. */
-static bool hello_welcome(struct prefixd_engine *e, struct prefixd_request *rq,
+/* Whether there is a version that both speak, and the client proves that it does. */
+static bool hello_version(struct prefixd_engine *e, struct prefixd_request *rq,
 			  const struct proto_hello_req *m)
 {
-	struct proto_id want = proto_self_test(PROTO_VERSION);
-	bool any = rq->s->peer.admin;
+	uint16_t lowest = m->version_min < PROTO_VERSION_MIN ? PROTO_VERSION_MIN : m->version_min;
+	struct proto_id want;
 
-	if (m->version_min > PROTO_VERSION || m->version_max < PROTO_VERSION) {
+	if (m->version_min > PROTO_VERSION || m->version_max < lowest) {
 		e->counters.refused_version++;
 		prefixd_refuse(e, rq, PROTO_STATUS_VERSION, "version_min",
-			       "this daemon speaks version %u only; the client offers %u to %u",
-			       PROTO_VERSION, m->version_min, m->version_max);
+			       "this daemon speaks versions %u to %u; the client offers %u to %u",
+			       PROTO_VERSION_MIN, PROTO_VERSION, m->version_min, m->version_max);
 		return false;
 	}
+	want = proto_self_test(lowest);
 	if (!proto_id_equal(&m->self_test, &want)) {
 		e->counters.self_test_failed++;
 		prefixd_refuse(
 			e, rq, PROTO_STATUS_SELF_TEST, "self_test",
 			"self-test mismatch: this client lays out or hashes messages of version %u "
 			"differently; use a client whose golden vectors pass",
-			PROTO_VERSION);
+			lowest);
 		return false;
 	}
+	return true;
+}
+
+/* Why this peer cannot come in.  True: it can. */
+static bool hello_welcome(struct prefixd_engine *e, struct prefixd_request *rq,
+			  const struct proto_hello_req *m)
+{
+	bool any = rq->s->peer.admin;
+
+	if (!hello_version(e, rq, m))
+		return false;
 	if (any)
 		return true; /* operators come in at any time */
 	if (!prefixd_guard_hello(e, rq))
@@ -218,6 +232,42 @@ static bool hello_welcome(struct prefixd_engine *e, struct prefixd_request *rq,
 	return any;
 }
 
+struct owner {
+	uint32_t uid, pid;
+	uint64_t start_time;
+	struct proto_id instance;
+};
+
+static bool session_is_of(const struct prefixd_session *s, const struct owner *o)
+{
+	return s->peer.uid == o->uid && s->peer.pid == o->pid &&
+	       s->peer.start_time == o->start_time && proto_id_equal(&s->instance, &o->instance);
+}
+
+/* What earlier sessions of the same instance left, and the life of the one that came last. */
+static void tell_orphans(const struct prefixd_engine *e, const struct prefixd_session *asking,
+			 struct proto_hello_rep *rep)
+{
+	struct owner o = { asking->peer.uid, asking->peer.pid, asking->peer.start_time,
+			   asking->instance };
+	const struct prefixd_session *last = NULL;
+
+	for (uint32_t i = 0; e->n_orphans && i < e->sessions.n; i++) {
+		const struct prefixd_session *s = radix_container_of(e->sessions.v[i],
+								     struct prefixd_session, item);
+
+		if (s->state != PREFIXD_SESSION_ORPHAN || !session_is_of(s, &o) || !s->n_leases)
+			continue;
+		rep->n_orphans += s->n_leases;
+		/* Numbers rise within a life; what was restored is older than all of this one. */
+		if (!last || proto_id_equal(&s->boot, &e->config.boot) ||
+		    !proto_id_equal(&last->boot, &e->config.boot))
+			last = s;
+	}
+	if (last)
+		rep->orphans_boot = last->boot;
+}
+
 void prefixd_op_hello(struct prefixd_engine *e, struct prefixd_request *rq)
 {
 	const struct prefixd_limits *lim = &e->config.limits;
@@ -227,6 +277,7 @@ void prefixd_op_hello(struct prefixd_engine *e, struct prefixd_request *rq)
 	struct prefixd_reply rp;
 	const char *bad;
 	uint8_t *tenants;
+	uint16_t agreed;
 
 	if (proto_hello_req_decode(rq->body, rq->h->len, &m, &bad)) {
 		prefixd_refuse_body(e, rq, bad);
@@ -242,7 +293,8 @@ void prefixd_op_hello(struct prefixd_engine *e, struct prefixd_request *rq)
 	s->instance = m.instance;
 	if (m.name.n)
 		memcpy(s->name, m.name.p, radix_min_u32(m.name.n, sizeof(s->name) - 1));
-	rep.version = PROTO_VERSION;
+	agreed = m.version_max < PROTO_VERSION ? m.version_max : PROTO_VERSION;
+	rep.version = agreed;
 	rep.session = s->number;
 	rep.max_frame = lim->max_frame;
 	rep.max_keys = lim->max_keys;
@@ -257,38 +309,30 @@ void prefixd_op_hello(struct prefixd_engine *e, struct prefixd_request *rq)
 	tenants = e->out + e->out_cap - 8192;
 	rep.tenants.p = tenants;
 	rep.tenants.n = list_tenants(e, s, tenants, 8192);
-	proto_hello_rep_encode(&rp.w, &rep);
+	tell_orphans(e, s, &rep);
+	proto_hello_rep_encode_as(&rp.w, agreed, &rep);
 	prefixd_reply_send(e, rq, &rp);
+	s->version = agreed; /* of every later frame; HELLO's reply is still in HELLO's own */
 }
 
 /* ---- QUIESCED, REPORT, PING ------------------------------------------------------------------ */
-
-struct owner {
-	uint32_t uid, pid;
-	struct proto_id instance;
-};
 
 static bool lease_is_of(const struct prefixd_lease *l, const struct owner *o)
 {
 	return l->uid == o->uid && l->pid == o->pid && proto_id_equal(&l->instance, &o->instance);
 }
 
-static bool session_is_of(const struct prefixd_session *s, const struct owner *o)
-{
-	return s->peer.uid == o->uid && s->peer.pid == o->pid &&
-	       proto_id_equal(&s->instance, &o->instance);
-}
-
-/* Leases and slots of the orphaned sessions of this process. */
+/* Leases and slots of the orphaned sessions of this process, of one life or (NULL) of all. */
 static void quiesce_orphans(struct prefixd_engine *e, const struct owner *o,
-			    struct proto_quiesced_rep *rep)
+			    const struct proto_id *life, struct proto_quiesced_rep *rep)
 {
 	for (uint32_t i = 0; i < e->sessions.n;) {
 		struct prefixd_session *s = radix_container_of(e->sessions.v[i],
 							       struct prefixd_session, item);
 		struct radix_list *it;
 
-		if (s->state != PREFIXD_SESSION_ORPHAN || !session_is_of(s, o)) {
+		if (s->state != PREFIXD_SESSION_ORPHAN || !session_is_of(s, o) ||
+		    (life && !proto_id_equal(life, &s->boot))) {
 			i++;
 			continue;
 		}
@@ -322,7 +366,10 @@ void prefixd_op_quiesced(struct prefixd_engine *e, struct prefixd_request *rq)
 {
 	struct proto_quiesced_rep rep = { 0 };
 	struct proto_quiesced_req m;
-	struct owner o = { .uid = rq->s->peer.uid, .pid = rq->s->peer.pid };
+	struct owner o = { .uid = rq->s->peer.uid,
+			   .pid = rq->s->peer.pid,
+			   .start_time = rq->s->peer.start_time };
+	const struct proto_id *life = &m.old_boot;
 	struct radix_list *it, *tmp;
 	struct prefixd_reply rp;
 	const char *bad;
@@ -337,9 +384,11 @@ void prefixd_op_quiesced(struct prefixd_engine *e, struct prefixd_request *rq)
 		return;
 	}
 	o.instance = m.instance;
-	/* Nothing of an older life is held: those leases ended with it. */
-	if (proto_id_equal(&m.old_boot, &e->config.boot)) {
-		quiesce_orphans(e, &o, &rep);
+	if (rq->s->version >= 2 && proto_id_is_zero(life))
+		life = NULL;
+	quiesce_orphans(e, &o, life, &rep);
+	/* What was revoked or kept back was so in this life. */
+	if (!life || proto_id_equal(life, &e->config.boot)) {
 		if (session_is_of(rq->s, &o))
 			quiesce_revoked(e, rq->s, &rep);
 		radix_list_foreach_safe(it, tmp, &e->quarantine) {

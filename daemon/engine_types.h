@@ -63,6 +63,8 @@ struct prefixd_group {
 	uint64_t slot_stride;
 	uint64_t pool_len;
 	uint64_t budget; /* bytes of the total that this group takes */
+	struct proto_id pool; /* names the pool's memory, in every life that keeps it */
+	bool kept;            /* the memory is that of an earlier life */
 	uint8_t n_fds;
 	bool reap; /* blocks left the tree in this step: look for roots without trace */
 	struct radix_index *index;
@@ -195,7 +197,9 @@ struct prefixd_session {
 	struct prefixd_peer peer;
 	enum prefixd_guard over; /* the limit that it is beyond: HELLO will be refused */
 	bool copies;
+	uint16_t version; /* of its frames: PROTO_VERSION_HELLO until HELLO was answered */
 	struct proto_id instance;
+	struct proto_id boot; /* the life in which its leases were given */
 	char name[65];
 	uint64_t begun_ns;
 	uint64_t n_requests;
@@ -227,6 +231,7 @@ struct prefixd_engine {
 	struct prefixd_set roots;
 	struct prefixd_group **groups; /* [limits.max_groups] at creation; by id */
 	uint32_t n_groups;
+	uint32_t n_pools_made; /* in this life */
 	uint32_t groups_cap;
 	uint64_t budget_used;
 	uint32_t next_ns;

@@ -36,17 +36,17 @@ enum proto_removal {
 };
 
 /* SUBSCRIBE: once per session; the stream comes as frames CHANGES with this request's seq. */
-#define PROTO_SUBSCRIBE_REQ_FIELDS(U8, U16, U32, U64, ID, STR, BLOB, RUNS) \
-	U32(ns)   /* 0: every namespace that this session may see */       \
-	U64(from) /* number of the first event wanted; 0: from now on */   \
+#define PROTO_SUBSCRIBE_REQ_FIELDS(U8, U16, U32, U64, ID, STR, BLOB, RUNS, SINCE) \
+	U32(ns)   /* 0: every namespace that this session may see */              \
+	U64(from) /* number of the first event wanted; 0: from now on */          \
 	ID(life)  /* with from: the boot id under which it was numbered */
 
-#define PROTO_SUBSCRIBE_REP_FIELDS(U8, U16, U32, U64, ID, STR, BLOB, RUNS) \
-	U64(last)   /* number of the last event so far; 0: none yet */     \
+#define PROTO_SUBSCRIBE_REP_FIELDS(U8, U16, U32, U64, ID, STR, BLOB, RUNS, SINCE) \
+	U64(last)   /* number of the last event so far; 0: none yet */            \
 	U64(oldest) /* number of the oldest one that is kept */
 
 /* One event.  Which fields mean something depends on its kind: README. */
-#define PROTO_CHANGE_FIELDS(U8, U16, U32, U64, ID, STR, BLOB, RUNS)                 \
+#define PROTO_CHANGE_FIELDS(U8, U16, U32, U64, ID, STR, BLOB, RUNS, SINCE)          \
 	U8(kind) /* enum proto_change_kind */                                       \
 	U8(tier)                                                                    \
 	U8(from_tier) /* moved: where it was */                                     \
@@ -63,6 +63,6 @@ enum proto_removal {
 	BLOB(parent, PROTO_DIGEST_MAX) /* stored: the block before; empty: none known */
 
 /* Repeated {u16 n, n bytes of `change`}, to the end of the field; see proto_change_next(). */
-#define PROTO_CHANGES_FIELDS(U8, U16, U32, U64, ID, STR, BLOB, RUNS) \
-	U32(n) /* events in the frame */                             \
+#define PROTO_CHANGES_FIELDS(U8, U16, U32, U64, ID, STR, BLOB, RUNS, SINCE) \
+	U32(n) /* events in the frame */                                    \
 	BLOB(events, PROTO_MAX_FRAME_LIMIT)

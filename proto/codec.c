@@ -116,7 +116,7 @@ int proto_header_decode(const void *p, size_t n, uint32_t max_frame, struct prot
 	/* What a later version may change is looked at only once the version is known. */
 	if (h.magic != PROTO_MAGIC)
 		*ret_status = PROTO_STATUS_BAD_FRAME;
-	else if (h.version != PROTO_VERSION)
+	else if (h.version < PROTO_VERSION_MIN || h.version > PROTO_VERSION)
 		*ret_status = PROTO_STATUS_VERSION;
 	else if (h.flags)
 		*ret_status = PROTO_STATUS_BAD_FRAME;
@@ -152,10 +152,23 @@ int proto_frame_end(struct proto_writer *w, size_t start, struct proto_header *h
 	if (w->len > w->cap)
 		return -ENOSPC;
 	h->magic = PROTO_MAGIC;
-	h->version = PROTO_VERSION;
+	if (!h->version)
+		h->version = PROTO_VERSION;
 	h->len = (uint32_t)(len - PROTO_HEADER_LEN);
 	proto_header_encode(h, w->p + start);
 	return 0;
+}
+
+uint32_t proto_body_version(const struct proto_header *h, const void *body, bool reply)
+{
+	uint16_t agreed;
+
+	if (!reply || h->op != PROTO_OP_HELLO || h->status != PROTO_STATUS_OK)
+		return h->version;
+	if (h->len < sizeof(agreed))
+		return 0;
+	memcpy(&agreed, body, sizeof(agreed));
+	return agreed >= PROTO_VERSION_MIN && agreed <= PROTO_VERSION ? agreed : 0;
 }
 
 /* ---- HELLO's list of tenants ----------------------------------------------------------------- */
@@ -234,33 +247,49 @@ static inline int finish(struct proto_reader *r, const char **ret_bad_field)
 	return PROTO_E_BAD;
 }
 
-#define D_INT(name)       get(&r, #name, &msg.name, sizeof(msg.name));
-#define D_STR(name, max)  msg.name = get_str(&r, #name, max);
-#define D_BLOB(name, max) msg.name = get_span(&r, #name, 4, max, 1);
-#define D_RUNS(name, max) msg.name = get_span(&r, #name, 4, max, sizeof(struct radix_run));
+#define D_INT(name)       get(r, #name, &msg->name, sizeof(msg->name));
+#define D_STR(name, max)  msg->name = get_str(r, #name, max);
+#define D_BLOB(name, max) msg->name = get_span(r, #name, 4, max, 1);
+#define D_RUNS(name, max) msg->name = get_span(r, #name, 4, max, sizeof(struct radix_run));
+#define D_SINCE(first)         \
+	if (version < (first)) \
+		return;
 
 #define E_INT(name)       put(w, &m->name, sizeof(m->name));
 #define E_STR(name, max)  put_str(w, #name, m->name, max);
 #define E_BLOB(name, max) put_span(w, #name, m->name, 4, max, 1);
 #define E_RUNS(name, max) put_span(w, #name, m->name, 4, max, sizeof(struct radix_run));
+#define E_SINCE(first)         \
+	if (version < (first)) \
+		return;
 
-#define X(low, FIELDS)                                                                      \
-	int proto_##low##_decode(const void *body, uint32_t n, struct proto_##low *ret_msg, \
-				 const char **ret_bad_field)                                \
-	{                                                                                   \
-		struct proto_reader r = { n ? body : "", n, NULL };                         \
-		struct proto_##low msg = {};                                                \
-                                                                                            \
-		FIELDS(D_INT, D_INT, D_INT, D_INT, D_INT, D_STR, D_BLOB, D_RUNS)            \
-		check_bits(&r, PROTO_BODY_##low, &msg);                                     \
-		if (finish(&r, ret_bad_field))                                              \
-			return PROTO_E_BAD;                                                 \
-		*ret_msg = msg;                                                             \
-		return 0;                                                                   \
-	}                                                                                   \
-	void proto_##low##_encode(struct proto_writer *w, const struct proto_##low *m)      \
-	{                                                                                   \
-		FIELDS(E_INT, E_INT, E_INT, E_INT, E_INT, E_STR, E_BLOB, E_RUNS)            \
+#define X(low, FIELDS)                                                                       \
+	static inline void get_##low(struct proto_reader *r, uint32_t version,               \
+				     struct proto_##low *msg)                                \
+	{                                                                                    \
+		(void)r;                                                                     \
+		(void)version;                                                               \
+		(void)msg;                                                                   \
+		FIELDS(D_INT, D_INT, D_INT, D_INT, D_INT, D_STR, D_BLOB, D_RUNS, D_SINCE)    \
+	}                                                                                    \
+	int proto_##low##_decode_as(uint32_t version, const void *body, uint32_t n,          \
+				    struct proto_##low *ret_msg, const char **ret_bad_field) \
+	{                                                                                    \
+		struct proto_reader r = { n ? body : "", n, NULL };                          \
+		struct proto_##low msg = {};                                                 \
+                                                                                             \
+		get_##low(&r, version, &msg);                                                \
+		check_bits(&r, PROTO_BODY_##low, &msg);                                      \
+		if (finish(&r, ret_bad_field))                                               \
+			return PROTO_E_BAD;                                                  \
+		*ret_msg = msg;                                                              \
+		return 0;                                                                    \
+	}                                                                                    \
+	void proto_##low##_encode_as(struct proto_writer *w, uint32_t version,               \
+				     const struct proto_##low *m)                            \
+	{                                                                                    \
+		(void)version;                                                               \
+		FIELDS(E_INT, E_INT, E_INT, E_INT, E_INT, E_STR, E_BLOB, E_RUNS, E_SINCE)    \
 	}
 PROTO_BODIES(X)
 #undef X

@@ -37,7 +37,8 @@ enum {
 /*
  * Header of the frame at p[0..n).  Return: 0 with *ret_h; PROTO_E_SHORT when fewer than
  * PROTO_HEADER_LEN bytes are there; PROTO_E_BAD with *ret_status BAD_FRAME, VERSION or TOO_LARGE
- * (checked against max_frame before anybody allocates).  The header is filled in either way.
+ * (checked against max_frame before anybody allocates).  The header is filled in either way.  Any
+ * version that is spoken here passes; whether it is the one that HELLO agreed on, the caller knows.
  */
 radix_nodiscard int proto_header_decode(const void *p, size_t n, uint32_t max_frame,
 					struct proto_header *ret_h, enum proto_status *ret_status);
@@ -50,15 +51,30 @@ void proto_header_encode(const struct proto_header *h, uint8_t ret_bytes[PROTO_H
  *     So are bits of a request's flags or has that this version does not define.  On failure
  *     nothing is written to *ret_msg.
  *   proto_NAME_encode(&w, &msg): appends the body.
+ *   proto_NAME_decode_as(version, ...), proto_NAME_encode_as(&w, version, &msg): the same in the
+ *     layout of that version.  What it lacks is decoded as 0, and not encoded.  The two above take
+ *     the newest one: right for bodies that are the same in all, which all but a few are.
  *   proto_NAME_print(&msg, out, out_len): one line, for transcripts; returns the bytes written
  *     without the terminator (a line that does not fit is cut).  Blobs show as their length, so
  *     that neither salts nor prompts are printed; the tokens that EXPLAIN's reply names are.
  */
-#define X(low, FIELDS)                                                                  \
-	radix_nodiscard int proto_##low##_decode(const void *body, uint32_t n,          \
-						 struct proto_##low *ret_msg,           \
-						 const char **ret_bad_field);           \
-	void proto_##low##_encode(struct proto_writer *w, const struct proto_##low *m); \
+#define X(low, FIELDS)                                                                          \
+	radix_nodiscard int proto_##low##_decode_as(uint32_t version, const void *body,         \
+						    uint32_t n, struct proto_##low *ret_msg,    \
+						    const char **ret_bad_field);                \
+	void proto_##low##_encode_as(struct proto_writer *w, uint32_t version,                  \
+				     const struct proto_##low *m);                              \
+	radix_nodiscard static inline int proto_##low##_decode(const void *body, uint32_t n,    \
+							       struct proto_##low *ret_msg,     \
+							       const char **ret_bad_field)      \
+	{                                                                                       \
+		return proto_##low##_decode_as(PROTO_VERSION, body, n, ret_msg, ret_bad_field); \
+	}                                                                                       \
+	static inline void proto_##low##_encode(struct proto_writer *w,                         \
+						const struct proto_##low *m)                    \
+	{                                                                                       \
+		proto_##low##_encode_as(w, PROTO_VERSION, m);                                   \
+	}                                                                                       \
 	size_t proto_##low##_print(const struct proto_##low *m, char *out, size_t out_len);
 PROTO_BODIES(X)
 #undef X
@@ -66,7 +82,7 @@ PROTO_BODIES(X)
 /*
  * A whole frame: reserve room for the header, encode the body, then close it.
  *     proto_frame_begin(&w);  proto_match_rep_encode(&w, &rep);  proto_frame_end(&w, start, &h);
- * proto_frame_end fills h->magic, version and len.  Return: 0; -ENOSPC: w->len bytes are needed;
+ * proto_frame_end fills h->magic and len, and h->version with the newest one if it is 0.  Return: 0; -ENOSPC: w->len bytes are needed;
  * -EMSGSIZE: w->bad_field is over its limit, or the whole over PROTO_MAX_FRAME_LIMIT.
  */
 size_t proto_frame_begin(struct proto_writer *w);
@@ -85,6 +101,13 @@ static inline struct radix_run proto_run_at(struct proto_span runs, uint32_t i)
 	memcpy(&r, (const uint8_t *)runs.p + (size_t)i * sizeof(r), sizeof(r));
 	return r; /* the wire and every machine this runs on are little endian */
 }
+
+/*
+ * The version that the body of this frame is laid out in: the header's, but for HELLO's reply, whose
+ * header says PROTO_VERSION_HELLO and whose first field says what was agreed on.  0: HELLO's reply
+ * names a version that is not spoken here, or does not even do that.
+ */
+uint32_t proto_body_version(const struct proto_header *h, const void *body, bool reply);
 
 /* HELLO's list of tenants: append one; take the next off `rest` (false: no more, or cut off). */
 void proto_tenant_encode(struct proto_writer *w, uint32_t id, struct proto_span name);
@@ -112,7 +135,7 @@ const char *proto_removal_to_string(uint8_t reason);
 const char *proto_wait_state_to_string(uint8_t state);
 
 /*
- * What a client proves in HELLO: that it lays out and hashes as this version does.  Encodes a fixed
+ * What a client proves in HELLO: that it lays out and hashes as that version does.  Encodes a fixed
  * canonical message set and folds it into 16 bytes (README "Self-test").  A pure function of the
  * version; golden value in vectors/.
  */

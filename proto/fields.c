@@ -13,6 +13,7 @@
 #define F_STR(name, max)  FIELD(name, STR, max)
 #define F_BLOB(name, max) FIELD(name, BLOB, max)
 #define F_RUNS(name, max) FIELD(name, RUNS, max)
+#define F_SINCE(version)
 
 /*
  * One case per body: the local typedef is what lets every field say offsetof(body, ...).  The last
@@ -25,13 +26,36 @@ const struct proto_body *proto_body_get(enum proto_body_id id)
 	case PROTO_BODY_##low: {                                                                  \
 		typedef struct proto_##low body;                                                  \
 		static const struct proto_field fields[] = { FIELDS(F_U8, F_U16, F_U32, F_U64,    \
-								    F_ID, F_STR, F_BLOB,          \
-								    F_RUNS){ NULL, 0, 0, 0 } };   \
+								    F_ID, F_STR, F_BLOB, F_RUNS,  \
+								    F_SINCE){ NULL, 0, 0, 0 } };  \
 		static const struct proto_body b = { #low, fields, radix_array_size(fields) - 1,  \
 						     (uint32_t)sizeof(body) };                    \
 		_Static_assert(sizeof(body) <= PROTO_BODY_SIZE_MAX, "raise PROTO_BODY_SIZE_MAX"); \
 		return &b;                                                                        \
 	}
+		PROTO_BODIES(X)
+#undef X
+	case PROTO_N_BODIES:
+		break;
+	}
+	__builtin_trap(); /* a programmer error: no such body */
+}
+
+#define N_INT(name)       n++;
+#define N_SPAN(name, max) n++;
+#define N_SINCE(first)         \
+	if (version < (first)) \
+		return n;
+
+uint32_t proto_body_n_fields(enum proto_body_id id, uint32_t version)
+{
+	uint32_t n = 0;
+
+	switch (id) {
+#define X(low, FIELDS)                                                                     \
+	case PROTO_BODY_##low:                                                             \
+		FIELDS(N_INT, N_INT, N_INT, N_INT, N_INT, N_SPAN, N_SPAN, N_SPAN, N_SINCE) \
+		return n;
 		PROTO_BODIES(X)
 #undef X
 	case PROTO_N_BODIES:

@@ -30,8 +30,8 @@ struct proto_field {
 struct proto_body {
 	const char *name;
 	const struct proto_field *fields;
-	uint32_t n_fields;
-	uint32_t size; /* of the struct */
+	uint32_t n_fields; /* of the newest version */
+	uint32_t size;     /* of the struct */
 };
 
 enum proto_body_id {
@@ -44,6 +44,8 @@ enum proto_body_id {
 #define PROTO_BODY_SIZE_MAX 512u /* no body's struct is larger; checked in fields.c */
 
 const struct proto_body *proto_body_get(enum proto_body_id id);
+/* How many of its fields, counted from the first one, that version of the protocol has. */
+uint32_t proto_body_n_fields(enum proto_body_id id, uint32_t version);
 
 /* Body of a frame: an enum proto_body_id, or -1 for an unknown or reserved operation. */
 int proto_body_of(uint16_t op, uint16_t status, bool reply);

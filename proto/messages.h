@@ -11,6 +11,9 @@
  *     STR(max)         u16 length, then bytes: text, not terminated, no byte 0, at most max bytes
  *     BLOB(max)        u32 length, then bytes, at most max bytes
  *     RUNS(max)        u32 count, then count x {u32 start, u32 length}: slots
+ *     SINCE(v)         what stands behind it came with version v; a body of an older version ends here
+ *
+ * Bodies only ever grow at their end, so one table says what every version looks like.
  *
  * Decoded structs are views: spans point into the frame and live as long as it does.
  */
@@ -21,7 +24,9 @@
 #include "radix/base.h"
 
 #define PROTO_MAGIC             0x44584650u /* "PFXD" on the wire */
-#define PROTO_VERSION           1u
+#define PROTO_VERSION           2u          /* the newest one that is spoken here */
+#define PROTO_VERSION_MIN       1u          /* the oldest one */
+#define PROTO_VERSION_HELLO     1u /* in the headers of HELLO and of its reply, whatever is agreed */
 #define PROTO_HEADER_LEN        40u
 #define PROTO_MAX_FRAME_DEFAULT (1u << 20) /* header included; told in HELLO's reply */
 #define PROTO_MAX_FRAME_LIMIT   (64u << 20)
@@ -151,36 +156,39 @@ struct proto_span {
 
 /* ---- bodies ---------------------------------------------------------------------------------- */
 
-#define PROTO_ERROR_FIELDS(U8, U16, U32, U64, ID, STR, BLOB, RUNS) \
-	STR(field, 64) /* the field at fault, or empty */          \
-	STR(text, 512) /* what is wrong and what would be right */ \
+#define PROTO_ERROR_FIELDS(U8, U16, U32, U64, ID, STR, BLOB, RUNS, SINCE) \
+	STR(field, 64) /* the field at fault, or empty */                 \
+	STR(text, 512) /* what is wrong and what would be right */        \
 	U32(retry_after_us)
 
-/* HELLO.  self_test: that of version 1, HELLO's own; see codec.h. */
+/* HELLO.  self_test: that of version_min, which a daemon of any age can check; see codec.h. */
 enum {
 	PROTO_HELLO_COPIES = 1, /* this worker copies blocks out before it computes: revocable */
 	PROTO_HELLO_ALL = 1
 };
 
-#define PROTO_HELLO_REQ_FIELDS(U8, U16, U32, U64, ID, STR, BLOB, RUNS) \
-	U16(version_min)                                               \
-	U16(version_max)                                               \
-	U32(flags)                                                     \
-	ID(self_test)                                                  \
-	ID(instance)  /* random, one per worker process */             \
+#define PROTO_HELLO_REQ_FIELDS(U8, U16, U32, U64, ID, STR, BLOB, RUNS, SINCE) \
+	U16(version_min)                                                      \
+	U16(version_max)                                                      \
+	U32(flags)                                                            \
+	ID(self_test)                                                         \
+	ID(instance)  /* random, one per worker process */                    \
 	STR(name, 64) /* shown to operators */
 
-#define PROTO_HELLO_REP_FIELDS(U8, U16, U32, U64, ID, STR, BLOB, RUNS)      \
-	U16(version)                                                        \
-	U32(session)                                                        \
-	U32(max_frame)      /* bytes, header included */                    \
-	U32(max_keys)       /* keys in one MATCH, EXTEND, PROBE, EXPLAIN */ \
-	U32(max_namespaces) /* per session */                               \
-	U32(max_leases)     /* per session */                               \
-	U32(op_ids_kept)    /* operation ids remembered per session */      \
-	U32(op_ids_kept_ms)                                                 \
-	STR(daemon, 64)      /* version text */                             \
-	BLOB(tenants, 65536) /* repeated {u32 id, u16 length, name} */
+#define PROTO_HELLO_REP_FIELDS(U8, U16, U32, U64, ID, STR, BLOB, RUNS, SINCE)                 \
+	U16(version)                                                                          \
+	U32(session)                                                                          \
+	U32(max_frame)      /* bytes, header included */                                      \
+	U32(max_keys)       /* keys in one MATCH, EXTEND, PROBE, EXPLAIN */                   \
+	U32(max_namespaces) /* per session */                                                 \
+	U32(max_leases)     /* per session */                                                 \
+	U32(op_ids_kept)    /* operation ids remembered per session */                        \
+	U32(op_ids_kept_ms)                                                                   \
+	STR(daemon, 64)      /* version text */                                               \
+	BLOB(tenants, 65536) /* repeated {u32 id, u16 length, name} */                        \
+	SINCE(2)                                                                              \
+	U32(n_orphans)   /* leases that earlier sessions of this instance left, still held */ \
+	ID(orphans_boot) /* the last life in which one of them was given; zeroes: there is none */
 
 /* OPEN: every field that must agree for K/V to be interchangeable. */
 enum {
@@ -189,7 +197,7 @@ enum {
 	PROTO_OPEN_ALL = 3
 };
 
-#define PROTO_OPEN_REQ_FIELDS(U8, U16, U32, U64, ID, STR, BLOB, RUNS)                        \
+#define PROTO_OPEN_REQ_FIELDS(U8, U16, U32, U64, ID, STR, BLOB, RUNS, SINCE)                 \
 	U8(key_mode) /* enum proto_key_mode */                                               \
 	U32(flags)                                                                           \
 	STR(model, 255)                                                                      \
@@ -212,21 +220,25 @@ enum {
 
 enum {
 	PROTO_OPENED_SEED_MISMATCH = 1,
-	PROTO_OPENED_READ_ONLY = 2
+	PROTO_OPENED_READ_ONLY = 2,
+	PROTO_OPENED_KEPT = 4, /* version 2: the pool's memory is that of an earlier life */
+	PROTO_OPENED_ALL_1 = 3 /* what version 1 defines */
 };
 
-#define PROTO_OPEN_REP_FIELDS(U8, U16, U32, U64, ID, STR, BLOB, RUNS) \
-	U32(ns)                                                       \
-	U32(flags)                                                    \
-	BLOB(digest, 32) /* effective namespace digest */             \
-	U32(key_len)     /* bytes of one key in MATCH */              \
-	U32(block_tokens)                                             \
-	U64(block_bytes)                                              \
-	U32(group) /* pool group: equal groups share one pool */      \
-	U32(n_slots)                                                  \
-	U64(slot_stride) /* slot i lies at i x slot_stride */         \
-	U64(pool_len)    /* bytes to map */                           \
-	U8(n_pool_fds)   /* descriptors that come with this reply: pools, then generations */
+#define PROTO_OPEN_REP_FIELDS(U8, U16, U32, U64, ID, STR, BLOB, RUNS, SINCE)                  \
+	U32(ns)                                                                               \
+	U32(flags)                                                                            \
+	BLOB(digest, 32) /* effective namespace digest */                                     \
+	U32(key_len)     /* bytes of one key in MATCH */                                      \
+	U32(block_tokens)                                                                     \
+	U64(block_bytes)                                                                      \
+	U32(group) /* pool group: equal groups share one pool */                              \
+	U32(n_slots)                                                                          \
+	U64(slot_stride) /* slot i lies at i x slot_stride */                                 \
+	U64(pool_len)    /* bytes to map */                                                   \
+	U8(n_pool_fds)   /* descriptors that come with this reply: pools, then generations */ \
+	SINCE(2)                                                                              \
+	ID(pool) /* names the memory; the same in every life that keeps it */
 
 /* MATCH, PROBE, EXPLAIN name their root by three fields that must all be present. */
 enum {
@@ -244,7 +256,7 @@ enum {
 	PROTO_EXTEND_ALL = 13 /* where a lease begins is settled by MATCH */
 };
 
-#define PROTO_MATCH_REQ_FIELDS(U8, U16, U32, U64, ID, STR, BLOB, RUNS)                         \
+#define PROTO_MATCH_REQ_FIELDS(U8, U16, U32, U64, ID, STR, BLOB, RUNS, SINCE)                  \
 	U8(has) /* PROTO_HAS_*: all of them, empty is not missing */                           \
 	U32(ns)                                                                                \
 	U32(tenant)                                                                            \
@@ -258,7 +270,7 @@ enum {
 	BLOB(keys, PROTO_MAX_FRAME_LIMIT) /* n x key_len */                                    \
 	BLOB(tail, PROTO_MAX_FRAME_LIMIT) /* token mode: u32 tokens short of a block */
 
-#define PROTO_MATCH_REP_FIELDS(U8, U16, U32, U64, ID, STR, BLOB, RUNS)                   \
+#define PROTO_MATCH_REP_FIELDS(U8, U16, U32, U64, ID, STR, BLOB, RUNS, SINCE)            \
 	U64(lease)                                                                       \
 	ID(root)      /* differs whenever namespace, epoch, tenant or salt do */         \
 	U32(n_device) /* blocks matched, leading ones first */                           \
@@ -275,30 +287,30 @@ enum {
 	U64(reuse)           /* G: a slot is stale once its generation exceeds this */   \
 	RUNS(runs, 1u << 22) /* device slots of the matched blocks, in path order */
 
-#define PROTO_EXTEND_REQ_FIELDS(U8, U16, U32, U64, ID, STR, BLOB, RUNS) \
-	ID(op_id)                                                       \
-	U64(lease)                                                      \
-	U32(flags)                                                      \
-	U32(deadline_us)                                                \
-	U64(n_tokens) /* of the whole prompt, as in MATCH */            \
-	BLOB(parent, PROTO_DIGEST_MAX)                                  \
-	BLOB(keys, PROTO_MAX_FRAME_LIMIT) /* further keys */            \
+#define PROTO_EXTEND_REQ_FIELDS(U8, U16, U32, U64, ID, STR, BLOB, RUNS, SINCE) \
+	ID(op_id)                                                              \
+	U64(lease)                                                             \
+	U32(flags)                                                             \
+	U32(deadline_us)                                                       \
+	U64(n_tokens) /* of the whole prompt, as in MATCH */                   \
+	BLOB(parent, PROTO_DIGEST_MAX)                                         \
+	BLOB(keys, PROTO_MAX_FRAME_LIMIT) /* further keys */                   \
 	BLOB(tail, PROTO_MAX_FRAME_LIMIT)
 /*
  * EXTEND's reply is MATCH's; n_device and runs are of the blocks that this call added, n_host and
  * n_redis of all that lies behind the path then.
  */
 
-#define PROTO_RESERVE_REQ_FIELDS(U8, U16, U32, U64, ID, STR, BLOB, RUNS) \
-	ID(op_id)                                                        \
-	U64(lease)                                                       \
-	U32(n) /* blocks wanted, from the first without a device copy */ \
+#define PROTO_RESERVE_REQ_FIELDS(U8, U16, U32, U64, ID, STR, BLOB, RUNS, SINCE) \
+	ID(op_id)                                                               \
+	U64(lease)                                                              \
+	U32(n) /* blocks wanted, from the first without a device copy */        \
 	U32(deadline_us)
 
-#define PROTO_RESERVE_REP_FIELDS(U8, U16, U32, U64, ID, STR, BLOB, RUNS)     \
-	U32(n)     /* granted: a prefix, n <= wanted; none at all is BUSY */ \
-	U32(first) /* path position of the first granted block */            \
-	U64(reuse)                                                           \
+#define PROTO_RESERVE_REP_FIELDS(U8, U16, U32, U64, ID, STR, BLOB, RUNS, SINCE) \
+	U32(n)     /* granted: a prefix, n <= wanted; none at all is BUSY */    \
+	U32(first) /* path position of the first granted block */               \
+	U64(reuse)                                                              \
 	RUNS(runs, 1u << 22) /* slots to fill, in path order */
 
 enum {
@@ -307,7 +319,7 @@ enum {
 	PROTO_CHECKSUM_KERNEL = 2
 };
 
-#define PROTO_COMMIT_REQ_FIELDS(U8, U16, U32, U64, ID, STR, BLOB, RUNS)           \
+#define PROTO_COMMIT_REQ_FIELDS(U8, U16, U32, U64, ID, STR, BLOB, RUNS, SINCE)    \
 	ID(op_id)                                                                 \
 	U64(lease)                                                                \
 	U32(n)           /* the next n reserved blocks, in path order */          \
@@ -315,10 +327,10 @@ enum {
 	U8(checksum_kind)                                                         \
 	BLOB(checksums, 1u << 22) /* n x 16, or empty with kind none */
 
-#define PROTO_COMMIT_REP_FIELDS(U8, U16, U32, U64, ID, STR, BLOB, RUNS) \
-	U32(n_stored)    /* blocks that became READY from our slots */  \
-	U32(n_duplicate) /* blocks where another was faster */          \
-	U64(reuse)                                                      \
+#define PROTO_COMMIT_REP_FIELDS(U8, U16, U32, U64, ID, STR, BLOB, RUNS, SINCE) \
+	U32(n_stored)    /* blocks that became READY from our slots */         \
+	U32(n_duplicate) /* blocks where another was faster */                 \
+	U64(reuse)                                                             \
 	RUNS(runs, 1u << 22) /* canonical slots of the n blocks; ours stay ours until RELEASE */
 
 enum {
@@ -327,19 +339,19 @@ enum {
 	PROTO_RELEASE_ALL = 3
 };
 
-#define PROTO_RELEASE_REQ_FIELDS(U8, U16, U32, U64, ID, STR, BLOB, RUNS) \
-	ID(op_id)                                                        \
-	U64(lease)                                                       \
-	U32(flags)                                                       \
+#define PROTO_RELEASE_REQ_FIELDS(U8, U16, U32, U64, ID, STR, BLOB, RUNS, SINCE) \
+	ID(op_id)                                                               \
+	U64(lease)                                                              \
+	U32(flags)                                                              \
 	U32(next_use_ms)
 
 /* Settled once: hits and misses add up to what was asked. */
-#define PROTO_RELEASE_REP_FIELDS(U8, U16, U32, U64, ID, STR, BLOB, RUNS) \
-	U64(queried_tokens)                                              \
-	U64(hit_device_tokens)                                           \
-	U64(hit_host_tokens)                                             \
-	U64(hit_redis_tokens)                                            \
-	U64(hit_pending_tokens)                                          \
+#define PROTO_RELEASE_REP_FIELDS(U8, U16, U32, U64, ID, STR, BLOB, RUNS, SINCE) \
+	U64(queried_tokens)                                                     \
+	U64(hit_device_tokens)                                                  \
+	U64(hit_host_tokens)                                                    \
+	U64(hit_redis_tokens)                                                   \
+	U64(hit_pending_tokens)                                                 \
 	U64(miss_tokens)
 
 enum {
@@ -347,61 +359,62 @@ enum {
 	PROTO_PROBE_ALL = 1
 };
 
-#define PROTO_PROBE_REQ_FIELDS(U8, U16, U32, U64, ID, STR, BLOB, RUNS) \
-	U8(has)                                                        \
-	U32(ns)                                                        \
-	U32(tenant)                                                    \
-	BLOB(salt, PROTO_SALT_MAX)                                     \
-	U32(flags)                                                     \
-	U64(n_tokens)                                                  \
+#define PROTO_PROBE_REQ_FIELDS(U8, U16, U32, U64, ID, STR, BLOB, RUNS, SINCE) \
+	U8(has)                                                               \
+	U32(ns)                                                               \
+	U32(tenant)                                                           \
+	BLOB(salt, PROTO_SALT_MAX)                                            \
+	U32(flags)                                                            \
+	U64(n_tokens)                                                         \
 	BLOB(keys, PROTO_MAX_FRAME_LIMIT)
 
-#define PROTO_PROBE_REP_FIELDS(U8, U16, U32, U64, ID, STR, BLOB, RUNS) \
-	ID(root)                                                       \
-	U32(n_device)                                                  \
-	U32(n_host)                                                    \
-	U32(n_redis)                                                   \
+#define PROTO_PROBE_REP_FIELDS(U8, U16, U32, U64, ID, STR, BLOB, RUNS, SINCE) \
+	ID(root)                                                              \
+	U32(n_device)                                                         \
+	U32(n_host)                                                           \
+	U32(n_redis)                                                          \
 	BLOB(bitmap, 1u << 22) /* with BITMAP: bit i (LSB first) is set when keys[i] is a member */
 
-#define PROTO_EXPLAIN_REQ_FIELDS(U8, U16, U32, U64, ID, STR, BLOB, RUNS) \
-	U8(has)                                                          \
-	U32(ns)                                                          \
-	U32(tenant)                                                      \
-	BLOB(salt, PROTO_SALT_MAX)                                       \
-	U64(n_tokens)                                                    \
-	BLOB(keys, PROTO_MAX_FRAME_LIMIT)                                \
+#define PROTO_EXPLAIN_REQ_FIELDS(U8, U16, U32, U64, ID, STR, BLOB, RUNS, SINCE) \
+	U8(has)                                                                 \
+	U32(ns)                                                                 \
+	U32(tenant)                                                             \
+	BLOB(salt, PROTO_SALT_MAX)                                              \
+	U64(n_tokens)                                                           \
+	BLOB(keys, PROTO_MAX_FRAME_LIMIT)                                       \
 	BLOB(tail, PROTO_MAX_FRAME_LIMIT)
 
-#define PROTO_EXPLAIN_REP_FIELDS(U8, U16, U32, U64, ID, STR, BLOB, RUNS)      \
-	U64(matched_tokens)                                                   \
-	U64(position) /* first token that is not served */                    \
-	U8(reason)                                                            \
-	U8(has_tokens) /* bit 0: own_token, bit 1: stored_token are set */    \
-	U32(own_token)                                                        \
-	U32(stored_token) /* admin socket only */                             \
-	U64(lost_tokens)  /* tokens behind position that this reason costs */ \
+#define PROTO_EXPLAIN_REP_FIELDS(U8, U16, U32, U64, ID, STR, BLOB, RUNS, SINCE) \
+	U64(matched_tokens)                                                     \
+	U64(position) /* first token that is not served */                      \
+	U8(reason)                                                              \
+	U8(has_tokens) /* bit 0: own_token, bit 1: stored_token are set */      \
+	U32(own_token)                                                          \
+	U32(stored_token) /* admin socket only */                               \
+	U64(lost_tokens)  /* tokens behind position that this reason costs */   \
 	STR(text, 512)    /* the same as a sentence */
 
-#define PROTO_REPORT_REQ_FIELDS(U8, U16, U32, U64, ID, STR, BLOB, RUNS) \
-	U32(ns)                                                         \
-	U32(ttft_us)                                                    \
-	U32(tpot_us)                                                    \
-	U32(input_tokens)                                               \
-	U32(running)                                                    \
+#define PROTO_REPORT_REQ_FIELDS(U8, U16, U32, U64, ID, STR, BLOB, RUNS, SINCE) \
+	U32(ns)                                                                \
+	U32(ttft_us)                                                           \
+	U32(tpot_us)                                                           \
+	U32(input_tokens)                                                      \
+	U32(running)                                                           \
 	U32(waiting)
 
 /* QUIESCED: this process' device no longer touches what it released or lost. */
-#define PROTO_QUIESCED_REQ_FIELDS(U8, U16, U32, U64, ID, STR, BLOB, RUNS) \
-	ID(instance) /* whose: an earlier session of this process */      \
-	ID(old_boot) /* the boot id under which the leases were taken */
+#define PROTO_QUIESCED_REQ_FIELDS(U8, U16, U32, U64, ID, STR, BLOB, RUNS, SINCE) \
+	ID(instance) /* whose: earlier sessions of this process with it */       \
+	ID(old_boot) /* the life in which the leases were given; version 2: zeroes: any */
 
-#define PROTO_QUIESCED_REP_FIELDS(U8, U16, U32, U64, ID, STR, BLOB, RUNS) \
-	U32(n_leases) /* orphaned leases that ended */                    \
+#define PROTO_QUIESCED_REP_FIELDS(U8, U16, U32, U64, ID, STR, BLOB, RUNS, SINCE) \
+	U32(n_leases) /* orphaned leases that ended */                           \
 	U32(n_slots)  /* quarantined or orphaned slots that became free */
 
 /* PING, and REPORT's reply: empty.  ADMIN: one JSON document each way. */
-#define PROTO_EMPTY_FIELDS(U8, U16, U32, U64, ID, STR, BLOB, RUNS)
-#define PROTO_ADMIN_FIELDS(U8, U16, U32, U64, ID, STR, BLOB, RUNS) BLOB(json, PROTO_MAX_FRAME_LIMIT)
+#define PROTO_EMPTY_FIELDS(U8, U16, U32, U64, ID, STR, BLOB, RUNS, SINCE)
+#define PROTO_ADMIN_FIELDS(U8, U16, U32, U64, ID, STR, BLOB, RUNS, SINCE) \
+	BLOB(json, PROTO_MAX_FRAME_LIMIT)
 
 /* name of the struct and functions, table of its fields */
 #define PROTO_BODIES(X)                              \
@@ -465,11 +478,12 @@ enum {
 #define PROTO_F_U64(name)       uint64_t name;
 #define PROTO_F_ID(name)        struct proto_id name;
 #define PROTO_F_SPAN(name, max) struct proto_span name;
+#define PROTO_F_SINCE(version)
 
 #define X(low, FIELDS)                                                                \
 	struct proto_##low {                                                          \
 		FIELDS(PROTO_F_U8, PROTO_F_U16, PROTO_F_U32, PROTO_F_U64, PROTO_F_ID, \
-		       PROTO_F_SPAN, PROTO_F_SPAN, PROTO_F_SPAN)                      \
+		       PROTO_F_SPAN, PROTO_F_SPAN, PROTO_F_SPAN, PROTO_F_SINCE)       \
 	};
 PROTO_BODIES(X)
 #undef X

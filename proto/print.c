@@ -117,12 +117,13 @@ static void add_field(struct line *l, const struct proto_field *f, const void *m
 	}
 }
 
-static void add_body(struct line *l, enum proto_body_id id, const void *msg)
+static void add_body(struct line *l, enum proto_body_id id, uint32_t version, const void *msg)
 {
 	const struct proto_body *b = proto_body_get(id);
+	uint32_t n = proto_body_n_fields(id, version);
 
 	add_text(l, b->name);
-	for (uint32_t i = 0; i < b->n_fields; i++)
+	for (uint32_t i = 0; i < n; i++)
 		add_field(l, &b->fields[i], msg);
 }
 
@@ -149,18 +150,19 @@ static void add_bad(struct line *l, const char *field)
 	{                                                                                  \
 		struct line l = line_begin(out, out_len);                                  \
                                                                                            \
-		add_body(&l, PROTO_BODY_##low, m);                                         \
+		add_body(&l, PROTO_BODY_##low, PROTO_VERSION, m);                          \
 		return line_end(&l, out_len);                                              \
 	}                                                                                  \
-	static void add_frame_##low(struct line *l, const void *body, uint32_t n)          \
+	static void add_frame_##low(struct line *l, uint32_t version, const void *body,    \
+				    uint32_t n)                                            \
 	{                                                                                  \
 		struct proto_##low m;                                                      \
 		const char *field;                                                         \
                                                                                            \
-		if (proto_##low##_decode(body, n, &m, &field))                             \
+		if (proto_##low##_decode_as(version, body, n, &m, &field))                 \
 			add_bad(l, field);                                                 \
 		else                                                                       \
-			add_body(l, PROTO_BODY_##low, &m);                                 \
+			add_body(l, PROTO_BODY_##low, version, &m);                        \
 	}
 PROTO_BODIES(X)
 #undef X
@@ -169,6 +171,7 @@ size_t proto_frame_print(const struct proto_header *h, const void *body, bool re
 			 size_t out_len)
 {
 	struct line l = line_begin(out, out_len);
+	uint32_t version = proto_body_version(h, body, reply);
 
 	add_text(&l, proto_op_to_string(h->op));
 	add_char(&l, ' ');
@@ -179,9 +182,9 @@ size_t proto_frame_print(const struct proto_header *h, const void *body, bool re
 	add_u64(&l, h->len);
 	add_char(&l, ' ');
 	switch (proto_body_of(h->op, h->status, reply)) {
-#define X(low, FIELDS)                             \
-	case PROTO_BODY_##low:                     \
-		add_frame_##low(&l, body, h->len); \
+#define X(low, FIELDS)                                      \
+	case PROTO_BODY_##low:                              \
+		add_frame_##low(&l, version, body, h->len); \
 		break;
 		PROTO_BODIES(X)
 #undef X

@@ -51,12 +51,13 @@ static void fill_field(const struct proto_field *f, uint32_t k, void *msg,
 	memcpy(at, &s, sizeof(s));
 }
 
-static void encode_body(struct proto_writer *w, enum proto_body_id id, const void *msg)
+static void encode_body(struct proto_writer *w, enum proto_body_id id, uint32_t version,
+			const void *msg)
 {
 	switch (id) {
-#define X(low, FIELDS)                        \
-	case PROTO_BODY_##low:                \
-		proto_##low##_encode(w, msg); \
+#define X(low, FIELDS)                                    \
+	case PROTO_BODY_##low:                            \
+		proto_##low##_encode_as(w, version, msg); \
 		break;
 		PROTO_BODIES(X)
 #undef X
@@ -82,19 +83,20 @@ static size_t canonical_frame(enum proto_body_id id, uint16_t version, uint32_t 
 	_Alignas(8) uint8_t msg[PROTO_BODY_SIZE_MAX] = { 0 };
 	struct proto_header h = { .op = (uint16_t)(id + 1),
 				  .status = (uint16_t)(id + 2),
+				  .version = version,
 				  .seq = (id + 1) * SPREAD };
 	size_t start = proto_frame_begin(&w);
+	uint32_t n_fields = proto_body_n_fields(id, version);
 	int r;
 
 	radix_assert(b->n_fields <= radix_array_size(backing));
-	for (uint32_t i = 0; i < b->n_fields; i++)
+	for (uint32_t i = 0; i < n_fields; i++)
 		fill_field(&b->fields[i], ++*k, msg, backing[i]);
 	for (uint32_t i = 0; i < sizeof(h.boot.b); i++)
 		h.boot.b[i] = (uint8_t)(16 * (id + 1) + i);
-	encode_body(&w, id, msg);
+	encode_body(&w, id, version, msg);
 	r = proto_frame_end(&w, start, &h);
 	radix_assert(r == 0);
-	memcpy(frame + offsetof(struct proto_header, version), &version, sizeof(version));
 	return w.len;
 }
 

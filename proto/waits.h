@@ -20,11 +20,11 @@ enum proto_wait_state {
 #undef X
 };
 
-#define PROTO_WAIT_REQ_FIELDS(U8, U16, U32, U64, ID, STR, BLOB, RUNS) \
-	U64(lease)                                                    \
+#define PROTO_WAIT_REQ_FIELDS(U8, U16, U32, U64, ID, STR, BLOB, RUNS, SINCE) \
+	U64(lease)                                                           \
 	U32(deadline_us) /* 0: none but those of the leaders */
 
-#define PROTO_WAIT_REP_FIELDS(U8, U16, U32, U64, ID, STR, BLOB, RUNS)                 \
+#define PROTO_WAIT_REP_FIELDS(U8, U16, U32, U64, ID, STR, BLOB, RUNS, SINCE)          \
 	U64(lease)                                                                    \
 	U8(state)      /* enum proto_wait_state */                                    \
 	U32(n)         /* WAITING: blocks waited for; else: more blocks usable now */ \
@@ -34,24 +34,24 @@ enum proto_wait_state {
  * EVENT: the end of a WAIT, or of a load that MATCH or EXTEND began with PROMOTE; seq is that
  * request's. LOADED with fewer blocks than were to come, or FAILED, says why in `reason`.
  */
-#define PROTO_EVENT_FIELDS(U8, U16, U32, U64, ID, STR, BLOB, RUNS)    \
-	PROTO_WAIT_REP_FIELDS(U8, U16, U32, U64, ID, STR, BLOB, RUNS) \
+#define PROTO_EVENT_FIELDS(U8, U16, U32, U64, ID, STR, BLOB, RUNS, SINCE)    \
+	PROTO_WAIT_REP_FIELDS(U8, U16, U32, U64, ID, STR, BLOB, RUNS, SINCE) \
 	U8(reason) /* enum proto_reason */
 
 /* PREFETCH: bring these up before somebody asks.  Pins nothing, is never told about. */
-#define PROTO_PREFETCH_REQ_FIELDS(U8, U16, U32, U64, ID, STR, BLOB, RUNS) \
-	U8(has)                                                           \
-	U32(ns)                                                           \
-	U32(tenant)                                                       \
-	BLOB(salt, PROTO_SALT_MAX)                                        \
-	ID(op_id)                                                         \
-	U32(deadline_us) /* 0: the daemon's own limit */                  \
-	U64(n_tokens)                                                     \
+#define PROTO_PREFETCH_REQ_FIELDS(U8, U16, U32, U64, ID, STR, BLOB, RUNS, SINCE) \
+	U8(has)                                                                  \
+	U32(ns)                                                                  \
+	U32(tenant)                                                              \
+	BLOB(salt, PROTO_SALT_MAX)                                               \
+	ID(op_id)                                                                \
+	U32(deadline_us) /* 0: the daemon's own limit */                         \
+	U64(n_tokens)                                                            \
 	BLOB(keys, PROTO_MAX_FRAME_LIMIT)
 
 /* What is there now; whether Redis holds more is asked, and what it holds comes up too. */
-#define PROTO_PREFETCH_REP_FIELDS(U8, U16, U32, U64, ID, STR, BLOB, RUNS) \
-	ID(root)                                                          \
-	U32(n_device)                                                     \
-	U32(n_host)                                                       \
+#define PROTO_PREFETCH_REP_FIELDS(U8, U16, U32, U64, ID, STR, BLOB, RUNS, SINCE) \
+	ID(root)                                                                 \
+	U32(n_device)                                                            \
+	U32(n_host)                                                              \
 	U32(n_redis)

@@ -114,10 +114,11 @@ int pfx_lease_gone(struct pfx_client *c, int r)
 static int take_hello(struct pfx_client *c, const struct pfx_frame *f)
 {
 	struct proto_hello_rep rep;
-	const char *bad;
+	uint32_t version = proto_body_version(&f->h, f->body, true);
+	const char *bad = "version";
 	uint8_t *tenants;
 
-	if (proto_hello_rep_decode(f->body, f->h.len, &rep, &bad))
+	if (!version || proto_hello_rep_decode_as(version, f->body, f->h.len, &rep, &bad))
 		return pfx_bad_reply(c, PROTO_OP_HELLO, bad);
 	if (rep.max_frame < PROTO_MAX_HELLO || !rep.max_keys)
 		return pfx_bad_reply(c, PROTO_OP_HELLO, "max_frame or max_keys");
@@ -130,6 +131,7 @@ static int take_hello(struct pfx_client *c, const struct pfx_frame *f)
 	c->tenants = tenants;
 	c->tenants_len = rep.tenants.n;
 	c->max_keys = rep.max_keys;
+	c->wire.version = (uint16_t)version;
 	c->wire.max_frame = rep.max_frame;
 	if (rep.max_frame > c->wire.rx_max)
 		c->wire.rx_max = rep.max_frame;
@@ -142,10 +144,10 @@ static int take_hello(struct pfx_client *c, const struct pfx_frame *f)
 static int hello(struct pfx_client *c)
 {
 	struct proto_hello_req req = {
-		.version_min = PROTO_VERSION,
+		.version_min = PROTO_VERSION_MIN,
 		.version_max = PROTO_VERSION,
 		.flags = c->copies ? PROTO_HELLO_COPIES : 0,
-		.self_test = proto_self_test(PROTO_VERSION),
+		.self_test = proto_self_test(PROTO_VERSION_MIN),
 		.instance = c->instance,
 		.name = { c->name, (uint32_t)strlen(c->name) },
 	};

@@ -50,6 +50,7 @@ struct pfx_wire {
 	uint32_t n_fds;
 	uint32_t max_frame; /* longest frame that we may send */
 	uint32_t rx_max;    /* longest one that we take */
+	uint16_t version;   /* of all frames; HELLO's own until its reply has agreed on one */
 	const char *why;    /* static text behind the last PFX_LOST or PFX_PROTOCOL */
 };
 

@@ -209,7 +209,7 @@ int pfx_namespace_ensure(struct pfx_client *c, struct pfx_namespace *ns)
 	r = pfx_request(c, PROTO_OP_OPEN, &body, &f);
 	if (r)
 		return r;
-	if (proto_open_rep_decode(f.body, f.h.len, &rep, &bad))
+	if (proto_open_rep_decode_as(f.h.version, f.body, f.h.len, &rep, &bad))
 		return pfx_bad_reply(c, PROTO_OP_OPEN, bad);
 	bad = bad_geometry(ns, &rep);
 	if (bad)

@@ -78,7 +78,7 @@ static void encode_body(struct proto_writer *w, uint16_t op, const void *msg)
 /* Appends a frame to tx.  Return: 0, PFX_NO_MEMORY, PFX_LIMIT, PFX_ARGUMENT. */
 static int append(struct pfx_client *c, uint16_t op, uint64_t seq, const void *msg)
 {
-	struct proto_header h = { .op = op, .seq = seq };
+	struct proto_header h = { .version = c->wire.version, .op = op, .seq = seq };
 	size_t room = 4096;
 
 	if (c->connected)
@@ -173,7 +173,7 @@ static void skip_late(struct pfx_client *c, const struct pfx_frame *f)
 	    proto_match_rep_decode(f->body, f->h.len, &match, &bad) == 0 && match.lease)
 		pfx_orphan(c, match.lease);
 	if (f->h.op == PROTO_OP_OPEN &&
-	    proto_open_rep_decode(f->body, f->h.len, &open, &bad) == 0 &&
+	    proto_open_rep_decode_as(f->h.version, f->body, f->h.len, &open, &bad) == 0 &&
 	    pfx_wire_take_fds(&c->wire, open.n_pool_fds, fds)) {
 		for (uint32_t i = 0; i < open.n_pool_fds; i++)
 			close(fds[i]);

@@ -35,6 +35,7 @@ void pfx_wire_init(struct pfx_wire *w)
 	memset(w, 0, sizeof(*w));
 	w->fd = -1;
 	w->max_frame = w->rx_max = PROTO_MAX_FRAME_DEFAULT;
+	w->version = PROTO_VERSION_HELLO;
 }
 
 static void close_fds(struct pfx_wire *w)
@@ -57,6 +58,7 @@ void pfx_wire_close(struct pfx_wire *w, bool end)
 	w->rx_len = w->rx_used = 0;
 	w->tx_len = w->tx_off = 0;
 	w->max_frame = w->rx_max = PROTO_MAX_FRAME_DEFAULT;
+	w->version = PROTO_VERSION_HELLO;
 }
 
 void pfx_wire_deinit(struct pfx_wire *w)
@@ -295,6 +297,8 @@ int pfx_wire_receive(struct pfx_wire *w, uint64_t deadline_ns, struct pfx_frame 
 			return garbled(w, status == PROTO_STATUS_TOO_LARGE
 						  ? "a frame longer than it said it may send"
 						  : "a frame with a wrong header");
+		if (r == 0 && h.version != w->version)
+			return garbled(w, "a frame of another version than was agreed on");
 		if (r == 0) {
 			want += h.len;
 			if (n >= want) {

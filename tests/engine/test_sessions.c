@@ -56,7 +56,8 @@ START_TEST(hello_tells)
 	c = world_connect(&w, 100, 2000, false);
 	m = world_hello_req(c);
 	ck_assert_int_eq(world_hello(c, &m, &rep), PROTO_STATUS_OK);
-	ck_assert_uint_eq(rep.version, 1);
+	ck_assert_uint_eq(rep.version, PROTO_VERSION);
+	ck_assert_uint_eq(rep.n_orphans, 0);
 	ck_assert_uint_eq(rep.session, c->session);
 	ck_assert_uint_eq(rep.max_frame, 65536);
 	ck_assert_uint_eq(rep.max_keys, 2048);
@@ -77,7 +78,7 @@ START_TEST(hello_refused)
 		uint32_t uid;
 		int status;
 	} cases[] = {
-		{ 2, 9, 1000, PROTO_STATUS_VERSION },
+		{ PROTO_VERSION + 1, 9, 1000, PROTO_STATUS_VERSION },
 		{ 0, 0, 1000, PROTO_STATUS_VERSION },
 		{ 0, 9, 1000, PROTO_STATUS_OK },
 		{ 1, 1, 4711, PROTO_STATUS_FORBIDDEN },

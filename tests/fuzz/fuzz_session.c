@@ -72,7 +72,7 @@ static void do_hello(struct input *in, uint32_t number, struct proto_writer *wr)
 	uint8_t b = next(in);
 	struct proto_hello_req m = {
 		.version_min = 1,
-		.version_max = 1,
+		.version_max = (uint16_t)(1 + (b >> 2 & 1)),
 		.self_test = proto_self_test(1),
 		.flags = b & 1 ? PROTO_HELLO_COPIES : 0,
 		.name = text("fuzz"),
@@ -258,6 +258,7 @@ static void do_connect(struct input *in, uint32_t number)
 	struct session *s = &in->w.sessions[number];
 
 	s->used = s->open = true;
+	s->version = 0;
 	s->peer = (struct prefixd_peer){ .pid = 10 + (b & 1), .uid = b & 2 ? 1000 : 2000 };
 	s->peer.admin = b >= 248;
 	event.u.peer = s->peer;

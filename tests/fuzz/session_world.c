@@ -120,6 +120,9 @@ static bool on_send(struct session_world *w, const struct prefixd_action *a)
 	s->h = h;
 	memcpy(s->body, body, h.len);
 	s->n_replies++;
+	must(h.version == (s->version ? s->version : PROTO_VERSION_HELLO));
+	if (h.op == PROTO_OP_HELLO && h.status == PROTO_STATUS_OK)
+		s->version = (uint16_t)proto_body_version(&h, body, true);
 	if (h.op == PROTO_OP_WAIT && h.status == PROTO_STATUS_OK)
 		note_wait(w, s);
 	return true;
@@ -132,7 +135,7 @@ static void note_open(struct session_world *w, struct session *s, bool digest)
 
 	if (s->h.status != PROTO_STATUS_OK)
 		return;
-	must(proto_open_rep_decode(s->body, s->h.len, &rep, &bad) == 0);
+	must(proto_open_rep_decode_as(s->h.version, s->body, s->h.len, &rep, &bad) == 0);
 	must(rep.group < N_GROUPS && rep.n_slots <= MODEL_SLOTS);
 	for (uint32_t i = 0; i < w->n_ns; i++)
 		if (w->ns[i].id == rep.ns) {
@@ -539,7 +542,10 @@ void session_world_send(struct session_world *w, uint32_t number, uint16_t op, c
 {
 	struct session *s = &w->sessions[number];
 	bool digest, known, was_open = s->open;
-	struct proto_header h = { PROTO_MAGIC, PROTO_VERSION, op, n, 0, 0, 0, { { 0 } } };
+	struct proto_header h = { PROTO_MAGIC, s->version ? s->version : PROTO_VERSION_HELLO,
+				  op,          n,
+				  0,           0,
+				  0,           { { 0 } } };
 	struct prefixd_event event = { .type = PREFIXD_EVENT_FRAME, .session = number };
 	uint64_t n_replays = replays(w);
 	struct lease before = { 0 }, *l;

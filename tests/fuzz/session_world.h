@@ -42,6 +42,7 @@ struct session {
 	struct prefixd_peer peer;
 	struct proto_id instance;
 	uint64_t seq;
+	uint16_t version;    /* agreed by HELLO; 0: not said yet */
 	uint64_t waiting[8]; /* seqs of OPENs that wait for their pool */
 	uint32_t n_waiting;
 	uint32_t n_replies; /* to the frame under way */

@@ -15,19 +15,22 @@ INTS = {"u8": "<B", "u16": "<H", "u32": "<I", "u64": "<Q"}
 HEADER = "<4sHHIHHQ16s"
 S = 0x9E3779B97F4A7C15
 M = (1 << 64) - 1
+VERSIONS = {1: "frames-1.txt", 2: "frames.txt"}
 
 
 class Bad(Exception):
     """Refused; the first argument is the status, the second the field."""
 
 
-def read_tables(readme):
-    """{body: [(field, kind, max)]} in the order of the page."""
+def read_tables(readme, version):
+    """{body: [(field, kind, max)]} in the order of the page; without what came with a later version."""
     bodies = {}
     for section in re.findall(r"^### `\w+`.*?(?=^#|\Z)", readme, re.M | re.S):
         name = re.match(r"### `(\w+)`", section).group(1)
-        rows = re.findall(r"^\| `(\w+)` \| (\w+)(?:\((\d+)\))? \|", section, re.M)
-        bodies[name] = [(f, kind, int(limit or 0)) for f, kind, limit in rows]
+        rows = re.findall(r"^\| `(\w+)` \| (\w+)(?:\((\d+)\))? \| (?:version (\d+):)?", section, re.M)
+        since = [int(row[3] or 1) for row in rows]
+        assert since == sorted(since), f"{name} has a newer field before an older one"
+        bodies[name] = [(f, kind, int(limit or 0)) for f, kind, limit, came in rows if int(came or 1) <= version]
     return bodies
 
 
@@ -132,10 +135,11 @@ def check_events(changes, fields):
     assert n == changes["n"]
 
 
-def check_frame(p, bodies, ops):
+def check_frame(p, version, bodies, ops):
     raw = bytes.fromhex(p["hex"])
-    magic, version, op, length, status, flags, seq, boot = struct.unpack(HEADER, raw[:40])
-    assert (magic, version, flags, length) == (b"PFXD", 1, 0, len(raw) - 40), p["frame"]
+    magic, head, op, length, status, flags, seq, boot = struct.unpack(HEADER, raw[:40])
+    assert (magic, flags, length) == (b"PFXD", 0, len(raw) - 40), p["frame"]
+    assert head == (1 if ops[op][0] == "HELLO" else version), p["frame"]
     assert (op, status, seq) == (int(p["op"]), int(p["status"]), int(p["seq"])), p["frame"]
     assert boot.hex() == p["boot"], p["frame"]
     reply = p["direction"] == "reply"
@@ -144,6 +148,8 @@ def check_frame(p, bodies, ops):
     want = {name: from_text(kind, p["f." + name]) for name, kind, _ in fields}
     assert decode(fields, raw[40:]) == want, p["frame"]
     assert encode(fields, want) == raw[40:], p["frame"]
+    if p["body"] == "hello_rep":
+        assert want["version"] == version, p["frame"]
     if p["body"] == "changes":
         check_events(want, bodies["change"])
 
@@ -153,7 +159,7 @@ def refuse(raw, bodies, ops, bits):
     magic, version, op, length, _, flags, _, _ = struct.unpack(HEADER, raw[:40])
     if magic != b"PFXD":
         raise Bad("BAD_FRAME", "")
-    if version != 1:
+    if version not in VERSIONS:
         raise Bad("VERSION", "")
     if flags:
         raise Bad("BAD_FRAME", "")
@@ -197,7 +203,7 @@ def x_macro(header, name):
 def main(directory):
     readme = open(directory + "/README.md", encoding="utf-8").read()
     header = open(directory + "/messages.h", encoding="utf-8").read()
-    bodies = read_tables(readme)
+    bodies = read_tables(readme, max(VERSIONS))
     ops = table(readme, "Operations")
     statuses = table(readme, "Status codes")
     changes = open(directory + "/changes.h", encoding="utf-8").read()
@@ -219,13 +225,17 @@ def main(directory):
     rules = [int(n) for n in re.findall(r"^(\d+)\. ", readme, re.M)]
     assert rules == list(range(1, len(rules) + 1)), "rules are numbered without gaps"
 
-    for p in paragraphs(directory + "/vectors/frames.txt"):
-        if "self_test" in p:
-            assert self_test(bodies, 1).hex() == p["self_test"]
-            assert p["self_test"] in readme
-            continue
-        check_frame(p, bodies, ops)
-        n_frames += 1
+    for version, name in VERSIONS.items():
+        of_version = read_tables(readme, version)
+        for p in paragraphs(directory + "/vectors/" + name):
+            if "self_test" in p:
+                assert self_test(of_version, version).hex() == p["self_test"]
+                assert f"version {version}\n      `{p['self_test']}`" in readme or (
+                    f"version {version} `{p['self_test']}`" in readme
+                )
+                continue
+            check_frame(p, version, of_version, ops)
+            n_frames += 1
     bits = defined_bits(readme)
     assert len(bits) == 10
     for (body, field), defined in bits.items():
@@ -240,7 +250,7 @@ def main(directory):
         else:
             raise AssertionError(p["frame"] + " was not refused")
         n_bad += 1
-    assert n_frames > 40 and n_bad > 12
+    assert n_frames > 90 and n_bad > 12
     print(f"{len(bodies)} bodies, {n_frames} frames, {n_bad} bad ones", file=sys.stderr)
 
 

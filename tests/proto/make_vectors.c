@@ -1,7 +1,8 @@
 /*
  * make_vectors.c - writes proto/vectors/ and the worked session of proto/README.md.
  *
- *     make_vectors frames     golden frames with their fields
+ *     make_vectors frames     golden frames of the newest version with their fields
+ *     make_vectors frames-1   the same of version 1
  *     make_vectors bad        frames that a decoder must refuse, and with what
  *     make_vectors session    the worked session as text and hex dump
  *     make_vectors seed DIR   one file per frame: the fuzzer's first corpus
@@ -22,6 +23,7 @@
 
 enum want {
 	WANT_FRAMES,
+	WANT_FRAMES_1,
 	WANT_BAD,
 	WANT_SESSION,
 	WANT_SEED
@@ -29,6 +31,7 @@ enum want {
 
 struct out {
 	enum want want;
+	uint16_t version;
 	const char *dir;
 	char *text;
 	size_t len;
@@ -86,9 +89,10 @@ static void add_dump(struct out *o, const uint8_t *p, size_t n)
 static void add_fields(struct out *o, enum proto_body_id id, const struct walk_msg *m)
 {
 	const struct proto_body *b = proto_body_get(id);
+	uint32_t n = proto_body_n_fields(id, o->version);
 	char text[FRAME_MAX];
 
-	for (uint32_t i = 0; i < b->n_fields; i++) {
+	for (uint32_t i = 0; i < n; i++) {
 		if (walk_field_to_text(&b->fields[i], m, text, sizeof(text)) < 0)
 			abort();
 		add(o, "f.%s=%s\n", b->fields[i].name, text);
@@ -112,16 +116,21 @@ static void write_seed(const struct out *o, const char *name, const uint8_t *p, 
 static const struct proto_id boot = { { 0xb0, 0x07, 0x1d, 0x33, 0x44, 0x55, 0x66, 0x77, 0x88, 0x99,
 					0xaa, 0xbb, 0xcc, 0xdd, 0xee, 0xff } };
 
-static size_t encode(const struct frame *f, enum proto_body_id id, const struct walk_msg *m,
-		     uint8_t bytes[FRAME_MAX], struct proto_header *ret_h)
+static size_t encode(uint16_t version, const struct frame *f, enum proto_body_id id,
+		     const struct walk_msg *m, uint8_t bytes[FRAME_MAX], struct proto_header *ret_h)
 {
 	struct proto_writer w = { bytes, FRAME_MAX, 0, NULL };
 	size_t start = proto_frame_begin(&w);
 
-	*ret_h = (struct proto_header){ .op = f->op, .status = f->status, .seq = f->seq };
+	*ret_h = (struct proto_header){
+		.version = f->op == PROTO_OP_HELLO ? PROTO_VERSION_HELLO : version,
+		.op = f->op,
+		.status = f->status,
+		.seq = f->seq,
+	};
 	if (f->reply || f->seq > 1) /* the first request knows no boot id yet */
 		ret_h->boot = boot;
-	walk_encode(id, &w, m);
+	walk_encode_as(id, version, &w, m);
 	if (proto_frame_end(&w, start, ret_h))
 		abort();
 	return w.len;
@@ -136,11 +145,12 @@ static void emit(struct out *o, struct frame f, enum proto_body_id id, const voi
 	size_t n;
 
 	memcpy(m.bytes, msg, proto_body_get(id)->size);
-	n = encode(&f, id, &m, bytes, &h);
+	n = encode(o->version, &f, id, &m, bytes, &h);
 	if (proto_body_of(f.op, f.status, f.reply) != (int)id)
 		abort();
 	switch (o->want) {
 	case WANT_FRAMES:
+	case WANT_FRAMES_1:
 		add(o, "frame=%s\nhex=", f.name);
 		add_hex(o, bytes, n);
 		add(o, "direction=%s\nop=%u\nstatus=%u\nseq=%" PRIu64 "\nboot=",
@@ -209,10 +219,10 @@ static void session_begin(struct out *o)
 	static const uint8_t tenants[] = { 0,   0, 0, 0, 7, 0, 'd', 'e', 'f', 'a', 'u', 'l',
 					   't', 1, 0, 0, 0, 4, 0,   'a', 'c', 'm', 'e' };
 
-	REQUEST(o, "hello.request", HELLO, 1, hello_req, .version_min = 1, .version_max = 1,
-		.flags = PROTO_HELLO_COPIES, .self_test = proto_self_test(PROTO_VERSION),
-		.instance = ID(0x10), .name = TEXT("worker-0"));
-	REPLY(o, "hello.reply", HELLO, 1, hello_rep, .version = 1, .session = 7,
+	REQUEST(o, "hello.request", HELLO, 1, hello_req, .version_min = 1,
+		.version_max = o->version, .flags = PROTO_HELLO_COPIES,
+		.self_test = proto_self_test(1), .instance = ID(0x10), .name = TEXT("worker-0"));
+	REPLY(o, "hello.reply", HELLO, 1, hello_rep, .version = o->version, .session = 7,
 	      .max_frame = 1048576, .max_keys = 32768, .max_namespaces = 16, .max_leases = 65536,
 	      .op_ids_kept = 1024, .op_ids_kept_ms = 60000, .daemon = TEXT("prefixd 0.1.0"),
 	      .tenants = BYTES(tenants));
@@ -222,7 +232,7 @@ static void session_begin(struct out *o)
 		.layout = TEXT("block-major"), .tp_size = 1, .engine = TEXT("demo-1"));
 	REPLY(o, "open.reply", OPEN, 2, open_rep, .ns = 1, .digest = BYTES(ns_digest),
 	      .key_len = 16, .block_tokens = 4, .block_bytes = 2048, .group = 0, .n_slots = 1024,
-	      .slot_stride = 2048, .pool_len = 2097152, .n_pool_fds = 2);
+	      .slot_stride = 2048, .pool_len = 2097152, .n_pool_fds = 2, .pool = ID(0xe0));
 }
 
 static void session_fill(struct out *o)
@@ -403,6 +413,26 @@ static void tiers(struct out *o)
 	      .n_host = 2, .n_redis = 4);
 }
 
+/* What version 2 tells of earlier lives. */
+static void lives(struct out *o)
+{
+	if (o->version < 2)
+		return;
+	REQUEST(o, "hello.new-only.request", HELLO, 42, hello_req, .version_min = 2,
+		.version_max = 2, .self_test = proto_self_test(2), .instance = ID(0x12),
+		.name = TEXT("worker-1"));
+	REPLY(o, "hello.orphans.reply", HELLO, 42, hello_rep, .version = 2, .session = 8,
+	      .max_frame = 65536, .max_keys = 100, .max_namespaces = 1, .max_leases = 2,
+	      .daemon = TEXT("prefixd 0.2.0"), .n_orphans = 3, .orphans_boot = ID(0x22));
+	REPLY(o, "open.kept.reply", OPEN, 43, open_rep, .ns = 4,
+	      .flags = PROTO_OPENED_KEPT | PROTO_OPENED_READ_ONLY, .digest = BYTES(ns_digest),
+	      .key_len = 64, .block_tokens = 16, .block_bytes = 65536, .group = 1, .n_slots = 8,
+	      .slot_stride = 65536, .pool_len = 524288, .n_pool_fds = 2, .pool = ID(0xf0));
+	REQUEST(o, "quiesced.any-life.request", QUIESCED, 44, quiesced_req, .instance = ID(0x12));
+	REPLY(o, "quiesced.any-life.reply", QUIESCED, 44, quiesced_rep, .n_leases = 3,
+	      .n_slots = 5);
+}
+
 static void the_rest(struct out *o)
 {
 	static const uint8_t bitmap[] = { 0x05 };
@@ -456,7 +486,8 @@ static void bad_begin(struct bad *b, uint16_t op, enum proto_body_id id, const v
 	struct proto_header h;
 
 	memcpy(m.bytes, msg, proto_body_get(id)->size);
-	b->len = encode(&(struct frame){ "", op, 0, 2, false }, id, &m, b->bytes, &h);
+	b->len = encode(PROTO_VERSION, &(struct frame){ "", op, 0, 2, false }, id, &m, b->bytes,
+			&h);
 }
 
 static void bad_end(struct out *o, const char *name, enum proto_status status, const char *field,
@@ -489,7 +520,7 @@ static void bad_headers(struct out *o)
 		{ "bad.magic", offsetof(struct proto_header, magic), 'Q', PROTO_STATUS_BAD_FRAME },
 		{ "bad.version-0", offsetof(struct proto_header, version), 0,
 		  PROTO_STATUS_VERSION },
-		{ "bad.version-2", offsetof(struct proto_header, version), 2,
+		{ "bad.version-3", offsetof(struct proto_header, version), 3,
 		  PROTO_STATUS_VERSION },
 		{ "bad.flags", offsetof(struct proto_header, flags) + 1, 0x80,
 		  PROTO_STATUS_BAD_FRAME },
@@ -554,14 +585,14 @@ static void bad_bodies(struct out *o)
 
 static void write_all(struct out *o)
 {
-	struct proto_id st = proto_self_test(PROTO_VERSION);
+	struct proto_id st = proto_self_test(o->version);
 
-	if (o->want == WANT_FRAMES) {
+	if (o->want == WANT_FRAMES || o->want == WANT_FRAMES_1) {
 		add(o,
 		    "# Golden frames of version %u; tests/proto/make_vectors.c writes this.\n"
 		    "# Integers decimal, ids and blobs hex, text as it is, runs start+length.\n"
 		    "self_test=",
-		    PROTO_VERSION);
+		    o->version);
 		add_hex(o, st.b, sizeof(st.b));
 		add(o, "\n");
 	}
@@ -576,13 +607,14 @@ static void write_all(struct out *o)
 	digest_mode(o);
 	subscriber(o);
 	the_rest(o);
+	lives(o);
 	bad_headers(o);
 	bad_bodies(o);
 }
 
 static int parse_want(const char *s, enum want *ret_want)
 {
-	static const char *const names[] = { "frames", "bad", "session", "seed" };
+	static const char *const names[] = { "frames", "frames-1", "bad", "session", "seed" };
 
 	for (size_t i = 0; i < radix_array_size(names); i++) {
 		if (!strcmp(s, names[i])) {
@@ -623,9 +655,11 @@ int main(int argc, char **argv)
 	if (argc < 2 || parse_want(argv[checking ? 2 : 1], &o.want) ||
 	    (o.want == WANT_SEED && argc != 3)) {
 		fprintf(stderr,
-			"usage: make_vectors [check] frames|bad|session [FILE] | seed DIR\n");
+			"usage: make_vectors [check] frames|frames-1|bad|session [FILE] | seed "
+			"DIR\n");
 		return 2;
 	}
+	o.version = o.want == WANT_FRAMES_1 ? 1 : PROTO_VERSION;
 	o.dir = argv[argc - 1];
 	write_all(&o);
 	if (checking)

@@ -382,6 +382,84 @@ START_TEST(neighbouring_fields_cannot_trade_bytes)
 }
 END_TEST
 
+/* ---- versions -------------------------------------------------------------------------------- */
+
+/* Bytes that a body of `version` has in front of those that only the newest one has. */
+static uint32_t encode_as(enum proto_body_id id, uint32_t version, const struct walk_msg *m,
+			  uint8_t *bytes, size_t cap)
+{
+	struct proto_writer w = { bytes, cap, 0, NULL };
+
+	walk_encode_as(id, version, &w, m);
+	ck_assert(proto_writer_ok(&w));
+	return (uint32_t)w.len;
+}
+
+/* An older body is the beginning of the newer one; what it lacks is read as 0 and never written. */
+START_TEST(older_versions_are_the_beginning_of_newer_ones)
+{
+	enum proto_body_id id = (enum proto_body_id)_i;
+	const struct proto_body *b = proto_body_get(id);
+	uint64_t seed = 0x01d0u + (uint64_t)_i;
+
+	ck_assert_uint_eq(proto_body_n_fields(id, PROTO_VERSION), b->n_fields);
+	for (uint32_t version = PROTO_VERSION_MIN; version < PROTO_VERSION; version++) {
+		static struct walk_msg in, out;
+		static uint8_t old[FRAME_MAX];
+		uint32_t n_fields = proto_body_n_fields(id, version), n, n_old;
+		const char *field = NULL;
+
+		ck_assert_uint_le(n_fields, b->n_fields);
+		walk_fill_random(id, &seed, 40, &in);
+		n = encode(id, &in, frame, sizeof(frame));
+		n_old = encode_as(id, version, &in, old, sizeof(old));
+		ck_assert_uint_le(n_old, n);
+		ck_assert_mem_eq(old, frame, n_old);
+		ck_assert_int_eq(walk_decode_as(id, version, old, n_old, &out, &field), 0);
+		for (uint32_t k = n_fields; k < b->n_fields; k++) {
+			static const uint8_t zero[sizeof(struct proto_span)];
+			size_t width = proto_kind_width(b->fields[k].kind);
+
+			if (!width)
+				width = sizeof(struct proto_span);
+			ck_assert_mem_eq(out.bytes + b->fields[k].offset, zero, width);
+			memset(in.bytes + b->fields[k].offset, 0, width);
+		}
+		ck_assert(walk_equal(id, &in, &out));
+		if (n_fields == b->n_fields)
+			continue;
+		/* Each is refused where the other is expected. */
+		ck_assert_int_eq(walk_decode_as(id, version, frame, n, &out, &field), PROTO_E_BAD);
+		ck_assert_str_eq(field, "trailing bytes");
+		ck_assert_int_eq(walk_decode(id, old, n_old, &out, &field), PROTO_E_BAD);
+		ck_assert_str_eq(field, b->fields[n_fields].name);
+	}
+}
+END_TEST
+
+/* Only HELLO's reply says in its body how that is laid out; all others by their header. */
+START_TEST(the_version_of_a_body)
+{
+	struct proto_header h = { .version = 1, .op = PROTO_OP_HELLO, .len = 2 };
+	static const struct {
+		uint8_t body[2];
+		uint32_t want;
+	} said[] = { { { 1, 0 }, 1 }, { { 2, 0 }, 2 }, { { 0, 0 }, 0 },
+		     { { 3, 0 }, 0 }, { { 1, 1 }, 0 }, { { 255, 255 }, 0 } };
+
+	for (size_t i = 0; i < radix_array_size(said); i++) {
+		ck_assert_uint_eq(proto_body_version(&h, said[i].body, true), said[i].want);
+		ck_assert_uint_eq(proto_body_version(&h, said[i].body, false), 1);
+	}
+	h.len = 1;
+	ck_assert_uint_eq(proto_body_version(&h, said[1].body, true), 0);
+	h.status = PROTO_STATUS_DRAINING;
+	ck_assert_uint_eq(proto_body_version(&h, said[1].body, true), 1);
+	h = (struct proto_header){ .version = 2, .op = PROTO_OP_OPEN };
+	ck_assert_uint_eq(proto_body_version(&h, NULL, true), 2);
+}
+END_TEST
+
 /* ---- header ---------------------------------------------------------------------------------- */
 
 START_TEST(headers_come_back_the_same)
@@ -424,7 +502,9 @@ START_TEST(bad_headers_are_named)
 		{ { PROTO_MAGIC ^ 1, 1, 3, 0, 0, 0 }, 140, PROTO_STATUS_BAD_FRAME },
 		{ { 0, 0, 0, UINT32_MAX, 0, 1 }, 140, PROTO_STATUS_BAD_FRAME },
 		{ { PROTO_MAGIC, 0, 3, 0, 0, 0 }, 140, PROTO_STATUS_VERSION },
-		{ { PROTO_MAGIC, 2, 3, UINT32_MAX, 0, 1 }, 140, PROTO_STATUS_VERSION },
+		{ { PROTO_MAGIC, 3, 3, UINT32_MAX, 0, 1 }, 140, PROTO_STATUS_VERSION },
+		{ { PROTO_MAGIC, 2, 3, 100, 0, 0 }, 140, 0 },
+		{ { PROTO_MAGIC, 2, 3, 100, 0, 1 }, 140, PROTO_STATUS_BAD_FRAME },
 		{ { PROTO_MAGIC, 1, 3, 0, 0, 1 }, 140, PROTO_STATUS_BAD_FRAME },
 		{ { PROTO_MAGIC, 1, 3, 0, 0, 0x8000 }, 140, PROTO_STATUS_BAD_FRAME },
 	};
@@ -626,6 +706,9 @@ START_TEST(self_test_depends_on_the_version_alone)
 	ck_assert(proto_id_equal(&a, &b));
 	ck_assert(!proto_id_equal(&a, &c));
 	ck_assert(!proto_id_is_zero(&a));
+	/* Clients of version 1 are built with this value: no later version may change it. */
+	ck_assert_mem_eq(a.b, "\xa5\x9d\x2b\x80\x0d\x32\xfe\xd8\xae\x3c\x04\xac\x43\x12\x56\x4b",
+			 16);
 }
 END_TEST
 
@@ -647,12 +730,15 @@ static Suite *suite(void)
 			    PROTO_N_BODIES);
 	tcase_add_loop_test(each, fields_over_their_limit_are_not_encoded_short, 0, PROTO_N_BODIES);
 	tcase_add_loop_test(each, lines_are_cut_and_terminated, 0, PROTO_N_BODIES);
+	tcase_add_loop_test(each, older_versions_are_the_beginning_of_newer_ones, 0,
+			    PROTO_N_BODIES);
 	suite_add_tcase(s, each);
 	tcase_add_loop_test(rest, undefined_bits_of_requests_are_refused, 0, 9);
 	tcase_add_test(rest, text_may_hold_any_byte_but_0);
 	tcase_add_test(rest, neighbouring_fields_cannot_trade_bytes);
+	tcase_add_test(rest, the_version_of_a_body);
 	tcase_add_test(rest, headers_come_back_the_same);
-	tcase_add_loop_test(rest, bad_headers_are_named, 0, 12);
+	tcase_add_loop_test(rest, bad_headers_are_named, 0, 14);
 	tcase_add_test(rest, header_layout_is_the_documented_one);
 	tcase_add_test(rest, several_frames_share_one_buffer);
 	tcase_add_test(rest, tenant_lists_come_back_and_stop_where_they_are_cut);

@@ -2,7 +2,7 @@
  * test_vectors.c - the golden frames, both ways: what the files say is decoded, and what is encoded
  * is what the files say.  The files are parsed here as any client would parse them.
  *
- *     test_vectors DIR    (with frames.txt and bad.txt)
+ *     test_vectors DIR    (with frames.txt, frames-1.txt and bad.txt)
  */
 #include "tests/lib/run.h"
 #include "tests/proto/walk.h"
@@ -87,17 +87,18 @@ static void header_from_text(const struct entry *e, struct proto_header *ret_h)
 }
 
 /* The message as the lines f.NAME=VALUE give it; each field must be there, and no other. */
-static void message_from_text(const struct entry *e, enum proto_body_id id, struct walk_msg *ret_m)
+static void message_from_text(const struct entry *e, enum proto_body_id id, uint32_t version,
+			      struct walk_msg *ret_m)
 {
 	const struct proto_body *b = proto_body_get(id);
-	uint32_t n = 0;
+	uint32_t n = 0, n_fields = proto_body_n_fields(id, version);
 
 	memset(ret_m->bytes, 0, sizeof(ret_m->bytes));
 	ret_m->used = 0;
 	for (uint32_t i = 0; i < e->n; i++)
 		n += !strncmp(e->name[i], "f.", 2);
-	ck_assert_uint_eq(n, b->n_fields);
-	for (uint32_t i = 0; i < b->n_fields; i++) {
+	ck_assert_uint_eq(n, n_fields);
+	for (uint32_t i = 0; i < n_fields; i++) {
 		char name[80];
 
 		(void)snprintf(name, sizeof(name), "f.%s", b->fields[i].name);
@@ -106,7 +107,7 @@ static void message_from_text(const struct entry *e, enum proto_body_id id, stru
 	}
 }
 
-static enum proto_body_id check_frame(const struct entry *e)
+static enum proto_body_id check_frame(const struct entry *e, uint32_t version)
 {
 	static struct walk_msg want, got;
 	static uint8_t bytes[8192], again[8192];
@@ -121,40 +122,51 @@ static enum proto_body_id check_frame(const struct entry *e)
 
 	ck_assert_msg(n >= (int)PROTO_HEADER_LEN && id >= 0, "%s", e->value[0]);
 	header_from_text(e, &want_h);
-	message_from_text(e, (enum proto_body_id)id, &want);
+	message_from_text(e, (enum proto_body_id)id, version, &want);
 
 	/* decode(hex) == fields */
 	ck_assert_int_eq(
 		proto_header_decode(bytes, (size_t)n, PROTO_MAX_FRAME_DEFAULT, &h, &status), 0);
 	ck_assert_uint_eq(h.len + PROTO_HEADER_LEN, (uint32_t)n);
+	/* HELLO's header is the same in all versions, and its reply's body says which one it is. */
+	want_h.version = h.op == PROTO_OP_HELLO ? PROTO_VERSION_HELLO : (uint16_t)version;
+	ck_assert_uint_eq(h.version, want_h.version);
+	if (reply || h.op != PROTO_OP_HELLO)
+		ck_assert_uint_eq(proto_body_version(&h, bytes + PROTO_HEADER_LEN, reply),
+				  h.op == PROTO_OP_HELLO && h.status ? PROTO_VERSION_HELLO
+								     : version);
 	ck_assert_uint_eq(h.op, want_h.op);
 	ck_assert_uint_eq(h.status, want_h.status);
 	ck_assert_uint_eq(h.seq, want_h.seq);
 	ck_assert_mem_eq(&h.boot, &want_h.boot, sizeof(h.boot));
 	ck_assert_int_eq(proto_body_of(h.op, h.status, reply), id);
-	ck_assert_msg(walk_decode((enum proto_body_id)id, bytes + PROTO_HEADER_LEN, h.len, &got,
-				  &field) == 0,
+	ck_assert_msg(walk_decode_as((enum proto_body_id)id, version, bytes + PROTO_HEADER_LEN,
+				     h.len, &got, &field) == 0,
 		      "%s: %s", e->value[0], field);
 	ck_assert_msg(walk_equal((enum proto_body_id)id, &want, &got), "%s", e->value[0]);
 
 	/* encode(fields) == hex */
 	start = proto_frame_begin(&w);
-	walk_encode((enum proto_body_id)id, &w, &want);
+	walk_encode_as((enum proto_body_id)id, version, &w, &want);
 	ck_assert_int_eq(proto_frame_end(&w, start, &want_h), 0);
 	ck_assert_uint_eq(w.len, (size_t)n);
 	ck_assert_mem_eq(again, bytes, (size_t)n);
 	return (enum proto_body_id)id;
 }
 
+/* The versions that are spoken, each with its own file. */
+static const char *const files[] = { "frames-1.txt", "frames.txt" };
+
 START_TEST(golden_frames_decode_and_encode)
 {
 	static struct file f;
 	bool seen[PROTO_N_BODIES] = { false };
+	uint32_t version = PROTO_VERSION_MIN + (uint32_t)_i;
 
-	load("frames.txt", &f);
+	load(files[_i], &f);
 	for (uint32_t i = 0; i < f.n; i++) {
 		if (!strcmp(f.entries[i].name[0], "frame"))
-			seen[check_frame(&f.entries[i])] = true;
+			seen[check_frame(&f.entries[i], version)] = true;
 	}
 	for (int id = 0; id < PROTO_N_BODIES; id++)
 		ck_assert_msg(seen[id] || id == PROTO_BODY_change, "no golden frame for %s",
@@ -167,14 +179,16 @@ START_TEST(golden_frames_use_every_field)
 {
 	static struct file f;
 	static struct walk_msg m;
+	uint32_t version = PROTO_VERSION_MIN + (uint32_t)_i;
 
-	load("frames.txt", &f);
+	load(files[_i], &f);
 	for (int id = 0; id < PROTO_N_BODIES; id++) {
 		const struct proto_body *b = proto_body_get((enum proto_body_id)id);
+		uint32_t n_fields = proto_body_n_fields((enum proto_body_id)id, version);
 
 		if (id == PROTO_BODY_change)
 			continue; /* a part of a frame: the next test */
-		for (uint32_t k = 0; k < b->n_fields; k++) {
+		for (uint32_t k = 0; k < n_fields; k++) {
 			bool used = false;
 
 			for (uint32_t i = 1; i < f.n; i++) {
@@ -183,7 +197,8 @@ START_TEST(golden_frames_use_every_field)
 
 				if (walk_body_by_name(get(&f.entries[i], "body")) != id)
 					continue;
-				message_from_text(&f.entries[i], (enum proto_body_id)id, &m);
+				message_from_text(&f.entries[i], (enum proto_body_id)id, version,
+						  &m);
 				if (proto_kind_is_span(b->fields[k].kind))
 					used |= proto_field_span(&b->fields[k], m.bytes).n > 0;
 				else
@@ -214,7 +229,7 @@ START_TEST(golden_events)
 	for (uint32_t i = 1; i < f.n && !all.n; i++) {
 		if (walk_body_by_name(get(&f.entries[i], "body")) != PROTO_BODY_changes)
 			continue;
-		message_from_text(&f.entries[i], PROTO_BODY_changes, &m);
+		message_from_text(&f.entries[i], PROTO_BODY_changes, PROTO_VERSION, &m);
 		all = ((const struct proto_changes *)(const void *)m.bytes)->events;
 	}
 	rest = all;
@@ -246,9 +261,9 @@ END_TEST
 START_TEST(self_test_is_the_golden_one)
 {
 	static struct file f;
-	struct proto_id want, got = proto_self_test(PROTO_VERSION);
+	struct proto_id want, got = proto_self_test((uint16_t)(PROTO_VERSION_MIN + _i));
 
-	load("frames.txt", &f);
+	load(files[_i], &f);
 	ck_assert_int_eq(walk_hex(get(&f.entries[0], "self_test"), want.b, 16), 16);
 	ck_assert_mem_eq(&got, &want, sizeof(got));
 }
@@ -311,10 +326,10 @@ int main(int argc, char **argv)
 
 	dir = argc > 1 ? argv[1] : ".";
 	tcase_set_timeout(t, 60);
-	tcase_add_test(t, golden_frames_decode_and_encode);
-	tcase_add_test(t, golden_frames_use_every_field);
+	tcase_add_loop_test(t, golden_frames_decode_and_encode, 0, radix_array_size(files));
+	tcase_add_loop_test(t, golden_frames_use_every_field, 0, radix_array_size(files));
 	tcase_add_test(t, golden_events);
-	tcase_add_test(t, self_test_is_the_golden_one);
+	tcase_add_loop_test(t, self_test_is_the_golden_one, 0, radix_array_size(files));
 	tcase_add_test(t, bad_frames_are_refused);
 	suite_add_tcase(s, t);
 	return test_run(s);

@@ -9,14 +9,15 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-int walk_decode(enum proto_body_id id, const void *body, uint32_t n, struct walk_msg *ret_msg,
-		const char **ret_bad_field)
+int walk_decode_as(enum proto_body_id id, uint32_t version, const void *body, uint32_t n,
+		   struct walk_msg *ret_msg, const char **ret_bad_field)
 {
 	switch (id) {
-#define X(low, FIELDS)                                                                             \
-	case PROTO_BODY_##low:                                                                     \
-		return proto_##low##_decode(body, n, (struct proto_##low *)(void *)ret_msg->bytes, \
-					    ret_bad_field);
+#define X(low, FIELDS)                                                                       \
+	case PROTO_BODY_##low:                                                               \
+		return proto_##low##_decode_as(version, body, n,                             \
+					       (struct proto_##low *)(void *)ret_msg->bytes, \
+					       ret_bad_field);
 		PROTO_BODIES(X)
 #undef X
 	case PROTO_N_BODIES:
@@ -25,12 +26,25 @@ int walk_decode(enum proto_body_id id, const void *body, uint32_t n, struct walk
 	abort();
 }
 
+int walk_decode(enum proto_body_id id, const void *body, uint32_t n, struct walk_msg *ret_msg,
+		const char **ret_bad_field)
+{
+	return walk_decode_as(id, PROTO_VERSION, body, n, ret_msg, ret_bad_field);
+}
+
 void walk_encode(enum proto_body_id id, struct proto_writer *w, const struct walk_msg *msg)
+{
+	walk_encode_as(id, PROTO_VERSION, w, msg);
+}
+
+void walk_encode_as(enum proto_body_id id, uint32_t version, struct proto_writer *w,
+		    const struct walk_msg *msg)
 {
 	switch (id) {
 #define X(low, FIELDS)                                                                         \
 	case PROTO_BODY_##low:                                                                 \
-		proto_##low##_encode(w, (const struct proto_##low *)(const void *)msg->bytes); \
+		proto_##low##_encode_as(w, version,                                            \
+					(const struct proto_##low *)(const void *)msg->bytes); \
 		return;
 		PROTO_BODIES(X)
 #undef X

@@ -20,7 +20,11 @@ struct walk_msg {
 /* The generated functions, chosen by number. */
 int walk_decode(enum proto_body_id id, const void *body, uint32_t n, struct walk_msg *ret_msg,
 		const char **ret_bad_field);
+int walk_decode_as(enum proto_body_id id, uint32_t version, const void *body, uint32_t n,
+		   struct walk_msg *ret_msg, const char **ret_bad_field);
 void walk_encode(enum proto_body_id id, struct proto_writer *w, const struct walk_msg *msg);
+void walk_encode_as(enum proto_body_id id, uint32_t version, struct proto_writer *w,
+		    const struct walk_msg *msg);
 size_t walk_print(enum proto_body_id id, const struct walk_msg *msg, char *out, size_t out_len);
 
 /* Number of the body with that name; -1. */

@@ -106,9 +106,12 @@ class Fake:
 
     BOOT = b"B" * 16
 
-    def __init__(self, answer, boot=BOOT):
+    POOL = b"P" * 16
+
+    def __init__(self, answer, boot=BOOT, speaks=wire.VERSION):
         self.answer = answer
         self.boot = boot
+        self.speaks = speaks
         self.seen = []
         self.errors = []
         self.connections = 0
@@ -174,15 +177,18 @@ class Fake:
 
     def reply(self, h, values, *, status=0, seq=None, op=None, boot=None):
         name = op or wire.OP_NAMES[h.op]
-        body = (wire.MESSAGES["error"] if status else wire.reply_body(name)).encode(values)
+        version = self.speaks if name == "HELLO" and not status else h.version
+        body = (wire.MESSAGES["error"] if status else wire.reply_body(name, version)).encode(values)
         seq = h.seq if seq is None else seq
-        return wire.header_encode(wire.Header(wire.OPS[name].code, len(body), status, seq, boot or self.boot)) + body
+        head = wire.Header(wire.OPS[name].code, len(body), status, seq, boot or self.boot, h.version)
+        return wire.header_encode(head) + body
 
     def hello(self, h, **changes):
         tenants = b"\x01\x00\x00\x00\x07\x00default"
         fields = {
-            "version": 1, "session": 1, "max_frame": 1 << 20, "max_keys": 65536, "max_namespaces": 16,
+            "version": self.speaks, "session": 1, "max_frame": 1 << 20, "max_keys": 65536, "max_namespaces": 16,
             "max_leases": 100, "op_ids_kept": 10, "op_ids_kept_ms": 1000, "daemon": "fake", "tenants": tenants,
+            "n_orphans": 0, "orphans_boot": wire.NO_ID,
         }  # fmt: skip
         return self.reply(h, {**fields, **changes}, op="HELLO")
 
@@ -192,7 +198,7 @@ class Fake:
         fields = {
             "ns": 1, "flags": 0, "digest": b"d" * 32, "key_len": 4 * body["block_tokens"],
             "block_tokens": body["block_tokens"], "block_bytes": body["block_bytes"], "group": 0, "n_slots": slots,
-            "slot_stride": stride, "pool_len": slots * stride, "n_pool_fds": 2,
+            "slot_stride": stride, "pool_len": slots * stride, "n_pool_fds": 2, "pool": self.POOL,
         }  # fmt: skip
         fds = []
         for size in (slots * stride, 4096):

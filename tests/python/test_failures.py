@@ -348,13 +348,16 @@ class Liars(unittest.TestCase):
     def test_junk_for_hello(self):
         self.wrong_hello(lambda fake, h: b"HTTP/1.1 400 Bad Request\r\n\r\n" + bytes(40))
         self.wrong_hello(lambda fake, h: bytes(40))
+        self.wrong_hello(lambda fake, h: fake.hello(h)[:4] + b"\3\0" + fake.hello(h)[6:])
         self.wrong_hello(lambda fake, h: fake.hello(h)[:4] + b"\2\0" + fake.hello(h)[6:])
         self.wrong_hello(lambda fake, h: fake.hello(h, max_frame=10))
         self.wrong_hello(lambda fake, h: fake.hello(h, max_keys=0))
-        self.wrong_hello(lambda fake, h: fake.hello(h, version=2))
+        self.wrong_hello(lambda fake, h: fake.hello(h, version=3))
+        self.wrong_hello(lambda fake, h: fake.hello(h, version=1))  # and the body is of version 2
+        self.wrong_hello(lambda fake, h: fake.hello(h, version=0))
         self.wrong_hello(lambda fake, h: fake.hello(h, tenants=b"\1\0\0\0\7\0def"))
         self.wrong_hello(lambda fake, h: fake.reply(h, {}, op="PING"))
-        huge = wire.header_encode(Header(1, 1 << 30, 0, 1, Fake.BOOT))
+        huge = wire.header_encode(Header(1, 1 << 30, 0, 1, Fake.BOOT, 1))
         self.wrong_hello(lambda fake, h: huge)
 
     def test_half_a_frame(self):

@@ -183,8 +183,8 @@ class Flags(Seen):
             client.ping()
             hello = self.bodies(fake, "HELLO")[0][1]
             self.assertEqual((hello["flags"], hello["name"]), (int(copies), "n" * 64))
-            self.assertEqual((hello["version_min"], hello["version_max"]), (1, 1))
-            self.assertEqual(hello["self_test"], wire.self_test())
+            self.assertEqual((hello["version_min"], hello["version_max"]), (1, 2))
+            self.assertEqual(hello["self_test"], wire.self_test(1))
 
     def test_release_carries_its_hints(self):
         fake = self.fake({"MATCH": [MATCHED]})

@@ -17,8 +17,15 @@ def paragraphs(name):
             yield dict(line.split("=", 1) for line in lines)
 
 
-def frames():
-    return [p for p in paragraphs("frames.txt") if "frame" in p]
+FILES = {1: "frames-1.txt", 2: "frames.txt"}  # golden frames, by the version that HELLO agreed on
+
+
+def frames(version=wire.VERSION):
+    return [p for p in paragraphs(FILES[version]) if "frame" in p]
+
+
+def all_frames():
+    return [(version, p) for version in FILES for p in frames(version)]
 
 
 def value_of(field, text):
@@ -38,19 +45,23 @@ def same(a, b):
 
 class Golden(unittest.TestCase):
     def test_there_are_frames_of_every_operation(self):
-        names = {wire.OP_NAMES[int(p["op"])] for p in frames()}
-        self.assertEqual(names, set(wire.OPS))
+        for version in FILES:
+            names = {wire.OP_NAMES[int(p["op"])] for p in frames(version)}
+            self.assertEqual(names, set(wire.OPS))
+        self.assertEqual(set(FILES), set(wire.MESSAGES_OF))
 
     def test_decoding_gives_the_fields(self):
-        for p in frames():
-            with self.subTest(frame=p["frame"]):
+        for version, p in all_frames():
+            with self.subTest(frame=p["frame"], version=version):
                 data = bytes.fromhex(p["hex"])
                 h = wire.header_decode(data, wire.MAX_FRAME)
+                self.assertEqual(h.version, 1 if int(p["op"]) == 1 else version)
                 self.assertEqual(
                     (h.op, h.status, h.seq, h.boot),
                     (int(p["op"]), int(p["status"]), int(p["seq"]), bytes.fromhex(p["boot"])),
                 )
-                message = wire.body_of(h, p["direction"] == "reply")
+                reply = p["direction"] == "reply"
+                message = wire.body_of(h, reply, wire.body_version(h, data[wire.HEADER_LEN :], reply))
                 self.assertEqual(message.name, p["body"])
                 got = message.decode(data[wire.HEADER_LEN :])
                 self.assertEqual(["f." + name for name in got], [key for key in p if key.startswith("f.")])
@@ -59,25 +70,29 @@ class Golden(unittest.TestCase):
                     self.assertTrue(same(got[field.name], want), f"{field.name}: {got[field.name]} is not {want}")
 
     def test_encoding_the_fields_gives_the_bytes(self):
-        for p in frames():
-            with self.subTest(frame=p["frame"]):
-                message = wire.MESSAGES[p["body"]]
+        for version, p in all_frames():
+            with self.subTest(frame=p["frame"], version=version):
+                message = wire.MESSAGES_OF[version][p["body"]]
                 body = message.encode({f.name: value_of(f, p["f." + f.name]) for f in message.fields})
                 boot = bytes.fromhex(p["boot"])
-                h = wire.Header(int(p["op"]), len(body), int(p["status"]), int(p["seq"]), boot)
+                head = 1 if int(p["op"]) == 1 else version
+                h = wire.Header(int(p["op"]), len(body), int(p["status"]), int(p["seq"]), boot, head)
                 self.assertEqual((wire.header_encode(h) + body).hex(), p["hex"])
 
     def test_what_was_decoded_encodes_to_the_same_bytes(self):
-        for p in frames():
-            with self.subTest(frame=p["frame"]):
+        for version, p in all_frames():
+            with self.subTest(frame=p["frame"], version=version):
                 body = bytes.fromhex(p["hex"])[wire.HEADER_LEN :]
-                message = wire.MESSAGES[p["body"]]
+                message = wire.MESSAGES_OF[version][p["body"]]
                 self.assertEqual(message.encode(message.decode(body)), body)
 
     def test_self_test(self):
-        want = next(p["self_test"] for p in paragraphs("frames.txt") if "self_test" in p)
-        self.assertEqual(wire.self_test().hex(), want)
-        self.assertNotEqual(wire.self_test(2).hex(), want, "the version is part of it")
+        values = set()
+        for version, name in FILES.items():
+            want = next(p["self_test"] for p in paragraphs(name) if "self_test" in p)
+            self.assertEqual(wire.self_test(version).hex(), want)
+            values.add(want)
+        self.assertEqual(len(values), len(FILES), "the version is part of it")
 
     def test_the_table_is_that_of_the_page(self):
         """Every field, type and limit of proto/README.md, and nothing else."""

@@ -75,10 +75,11 @@ class Call:
 class Frame:
     """A reply: its header's part that matters, its body, and the descriptors that came with an OPEN."""
 
-    __slots__ = ("op", "status", "seq", "body", "fds")
+    __slots__ = ("op", "status", "seq", "version", "body", "fds")
 
     def __init__(self, h: wire.Header, body: bytes) -> None:
         self.op, self.status, self.seq = h.op, h.status, h.seq
+        self.version = wire.body_version(h, body, True)
         self.body = body
         self.fds: List[int] = []
 
@@ -140,6 +141,7 @@ class Session:
         self.boot = wire.NO_ID
         self.old_boot = wire.NO_ID
         self.tenants: Dict[str, int] = {}
+        self.version = wire.VERSION_HELLO  # of all frames; HELLO's reply agrees on one
         self.max_frame = wire.MAX_FRAME
         self.max_keys = 1
         self.namespaces: "weakref.WeakSet[Opened]" = weakref.WeakSet()
@@ -203,6 +205,7 @@ class Session:
         self._tx.clear()
         self._rx.clear()
         self._rx_max = self.max_frame = wire.MAX_FRAME
+        self.version = wire.VERSION_HELLO
         self.stream = 0
         self._broken = why
         if self.connected:
@@ -241,6 +244,8 @@ class Session:
             end = at + wire.HEADER_LEN + h.len
             if len(rx) < end:
                 break
+            if h.version != self.version:
+                raise PrefixdError(Status.PROTOCOL, f"a frame of version {h.version}", "version")
             frame = Frame(h, bytes(rx[at + wire.HEADER_LEN : end]))
             at = end
             if self.connected and h.boot != self.boot:
@@ -257,7 +262,7 @@ class Session:
 
     def _dispatch(self, frame: Frame) -> None:
         if frame.op == _OPEN and not frame.status:
-            n = wire.reply_body("OPEN").decode(frame.body)["n_pool_fds"]
+            n = wire.reply_body("OPEN", frame.version).decode(frame.body)["n_pool_fds"]
             if n > len(self._fds):
                 raise PrefixdError(Status.PROTOCOL, "fewer descriptors than the reply names", "n_pool_fds")
             frame.fds = [self._fds.popleft() for _ in range(n)]
@@ -309,7 +314,7 @@ class Session:
 
     def _append(self, op: str, values: Mapping[str, Any]) -> Tuple[int, memoryview]:
         seq = self._seq + 1
-        data = wire.frame(op, seq, values, self.boot if self.connected else wire.NO_ID)
+        data = wire.frame(op, seq, values, self.boot if self.connected else wire.NO_ID, self.version)
         if len(data) > self.max_frame:
             raise PrefixdError(
                 Status.LIMIT, f"{op} of {len(data)} bytes; the daemon takes frames of {self.max_frame}"
@@ -402,7 +407,7 @@ class Session:
         """The body of a reply that is OK.  Raises what it says otherwise."""
         try:
             if not frame.status:
-                return wire.reply_body(op).decode(frame.body)
+                return wire.reply_body(op, frame.version).decode(frame.body)
             e = wire.MESSAGES["error"].decode(frame.body)
         except PrefixdError as error:
             frame.close()
@@ -436,10 +441,10 @@ class Session:
 
     def _hello(self, call: Call) -> Steps[None]:
         values = {
-            "version_min": wire.VERSION,
+            "version_min": wire.VERSION_MIN,
             "version_max": wire.VERSION,
             "flags": 1 if self.copies else 0,
-            "self_test": wire.self_test(),
+            "self_test": wire.self_test(wire.VERSION_MIN),
             "instance": self.instance,
             "name": self.name,
         }
@@ -448,8 +453,9 @@ class Session:
             names = wire.tenants(rep["tenants"])
         except PrefixdError as error:
             raise self.bad_reply("HELLO", error.field) from None
-        if rep["max_frame"] < wire.MAX_HELLO or not rep["max_keys"] or rep["version"] != wire.VERSION:
+        if rep["max_frame"] < wire.MAX_HELLO or not rep["max_keys"]:
             raise self.bad_reply("HELLO", "max_frame or max_keys")
+        self.version = rep["version"]
         self.tenants = names
         self.max_keys = rep["max_keys"]
         self.max_frame = rep["max_frame"]

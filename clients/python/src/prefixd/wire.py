@@ -1,9 +1,10 @@
 """Frames as bytes: one table of all messages, and what reads and writes by it.
 
 `MESSAGES` declares every body once, field by field in the order of the protocol's page; encoder, decoder
-and self-test come from it.  What is guaranteed: a length is compared with its limit before anything of
-that size is read or made, the first bad field is the one named, and whatever the bytes are the only
-exception is :class:`PrefixdError`.  Nothing here knows a socket.
+and self-test come from it.  A field says with which version it came: bodies only grow at their end, so
+one table says what every version looks like.  What is guaranteed: a length is compared with its limit
+before anything of that size is read or made, the first bad field is the one named, and whatever the bytes
+are the only exception is :class:`PrefixdError`.  Nothing here knows a socket.
 
 Values: integers are `int`, ids and byte fields `bytes`, texts `str` (bytes that are no UTF-8 survive as
 surrogates, so that every frame comes back as it was), runs a uint32 array of n x 2 (start, length).
@@ -21,7 +22,9 @@ from .errors import PrefixdError, Status
 Buffer = Union[bytes, bytearray, memoryview]
 
 MAGIC = b"PFXD"
-VERSION = 1
+VERSION = 2  # the newest one that is spoken here
+VERSION_MIN = 1  # the oldest one
+VERSION_HELLO = 1  # in the headers of HELLO and of its reply, whatever is agreed
 HEADER_LEN = 40
 MAX_HELLO = 4096  # longest frame before HELLO has been answered
 MAX_FRAME = 1 << 20  # longest one afterwards, unless the daemon says otherwise
@@ -46,13 +49,14 @@ def bad(field: str, text: str, status: Status = Status.BAD_BODY) -> PrefixdError
 class Field(NamedTuple):
     """One field: `kind` is u8 u16 u32 u64 id str blob runs; `limit` of str, blob and runs is the longest.
 
-    `bits` of a request's flags are those that this version defines; 0: any.
+    `bits` of a request's flags are those that are defined; 0: any.  `since`: the first version that has it.
     """
 
     name: str
     kind: str
     limit: int = 0
     bits: int = 0
+    since: int = 1
 
 
 def _u8(name: str, bits: int = 0) -> Field:
@@ -87,6 +91,10 @@ def _runs(name: str) -> Field:
     return Field(name, "runs", _MANY)
 
 
+def _since(version: int, *fields: Field) -> List[Field]:
+    return [f._replace(since=version) for f in fields]
+
+
 _ROOT = [_u8("has", 7), _u32("ns"), _u32("tenant"), _blob("salt", SALT_MAX)]
 _WAIT = [_u64("lease"), _u8("state"), _u32("n"), _u32("leader_us")]
 
@@ -100,7 +108,7 @@ _TABLE: Dict[str, List[Field]] = {
     "hello_rep": [
         _u16("version"), _u32("session"), _u32("max_frame"), _u32("max_keys"), _u32("max_namespaces"),
         _u32("max_leases"), _u32("op_ids_kept"), _u32("op_ids_kept_ms"), _str("daemon", 64),
-        _blob("tenants", 65536),
+        _blob("tenants", 65536), *_since(2, _u32("n_orphans"), _id("orphans_boot")),
     ],
     "open_req": [
         _u8("key_mode"), _u32("flags", 3), _str("model", 255), _str("revision", 255), _str("dtype", 32),
@@ -112,7 +120,7 @@ _TABLE: Dict[str, List[Field]] = {
     "open_rep": [
         _u32("ns"), _u32("flags"), _blob("digest", 32), _u32("key_len"), _u32("block_tokens"),
         _u64("block_bytes"), _u32("group"), _u32("n_slots"), _u64("slot_stride"), _u64("pool_len"),
-        _u8("n_pool_fds"),
+        _u8("n_pool_fds"), *_since(2, _id("pool")),
     ],
     "match_req": [
         *_ROOT, _id("op_id"), _id("decision_id"), _u32("flags", 15), _u32("deadline_us"),
@@ -236,10 +244,11 @@ class _Fixed:
 
 
 class Message:
-    """One body: `decode` and `encode` between bytes and a dict of its fields."""
+    """One body in one version: `decode` and `encode` between bytes and a dict of its fields."""
 
-    def __init__(self, name: str, fields: List[Field]) -> None:
+    def __init__(self, name: str, fields: List[Field], version: int = VERSION) -> None:
         self.name = name
+        self.version = version
         self.fields = fields
         self._bits = [(f.name, f.bits) for f in fields if f.bits]
         self._parts: List[Union[_Fixed, Field]] = []
@@ -270,7 +279,7 @@ class Message:
                 at, out[part.name] = _take(part, body, at, end)
         for name, bits in self._bits:
             if out[name] & ~bits:
-                raise bad(name, f"bits {out[name] & ~bits:#x} mean nothing in version {VERSION}")
+                raise bad(name, f"bits {out[name] & ~bits:#x} mean nothing in version {self.version}")
         if at != end:
             raise bad("trailing bytes", f"{end - at} bytes behind {self.name}")
         return out
@@ -335,7 +344,15 @@ def _put(f: Field, values: Mapping[str, Any], parts: List[Buffer]) -> None:
     parts.append(raw)
 
 
-MESSAGES: Dict[str, Message] = {name: Message(name, fields) for name, fields in _TABLE.items()}
+def _messages(version: int) -> Dict[str, Message]:
+    return {
+        name: Message(name, [f for f in fields if f.since <= version], version)
+        for name, fields in _TABLE.items()
+    }
+
+
+MESSAGES_OF: Dict[int, Dict[str, Message]] = {n: _messages(n) for n in range(VERSION_MIN, VERSION + 1)}
+MESSAGES: Dict[str, Message] = MESSAGES_OF[VERSION]
 
 # ---- frames ------------------------------------------------------------------------------------------
 
@@ -348,51 +365,73 @@ class Header(NamedTuple):
     status: int
     seq: int
     boot: bytes
+    version: int = VERSION
 
 
-def header_encode(h: Header, version: int = VERSION) -> bytes:
-    return _HEADER.pack(MAGIC, version, h.op, h.len, h.status, 0, h.seq, h.boot)
+def header_encode(h: Header) -> bytes:
+    return _HEADER.pack(MAGIC, h.version, h.op, h.len, h.status, 0, h.seq, h.boot)
 
 
 def header_decode(data: Buffer, max_frame: int, at: int = 0) -> Header:
     """The header at `at`, of which all 40 bytes must be there.
 
-    Raises BAD_FRAME, VERSION or TOO_LARGE: where the next frame would begin is then unknown.
+    Raises BAD_FRAME, VERSION or TOO_LARGE: where the next frame would begin is then unknown.  Any version
+    that is spoken here passes; whether it is the one agreed on, the caller knows.
     """
     magic, version, op, length, status, flags, seq, boot = _HEADER.unpack_from(data, at)
     if magic != MAGIC:
         raise bad("", "the frame does not begin with PFXD", Status.BAD_FRAME)
-    if version != VERSION:
-        raise bad("", f"version {version} is not spoken here, {VERSION} is", Status.VERSION)
+    if not VERSION_MIN <= version <= VERSION:
+        text = f"version {version} is not spoken here, {VERSION_MIN} to {VERSION} are"
+        raise bad("", text, Status.VERSION)
     if flags:
         raise bad("", f"flags of the header are {flags:#x}, not 0", Status.BAD_FRAME)
     if HEADER_LEN + length > max_frame:
         raise bad("", f"a frame of {HEADER_LEN + length} bytes; {max_frame} are taken", Status.TOO_LARGE)
-    return Header(op, length, status, seq, boot)
+    return Header(op, length, status, seq, boot, version)
 
 
-def request_body(op: str) -> Message:
-    return MESSAGES[OPS[op].request]
+def request_body(op: str, version: int = VERSION) -> Message:
+    return MESSAGES_OF[version][OPS[op].request]
 
 
-def reply_body(op: str) -> Message:
-    return MESSAGES[OPS[op].reply]
+def reply_body(op: str, version: int = VERSION) -> Message:
+    return MESSAGES_OF[version][OPS[op].reply]
 
 
-def frame(op: str, seq: int, values: Mapping[str, Any], boot: bytes = NO_ID) -> bytes:
+def frame(
+    op: str, seq: int, values: Mapping[str, Any], boot: bytes = NO_ID, version: int = VERSION
+) -> bytes:
     """A request, whole."""
-    body = request_body(op).encode(values)
-    return header_encode(Header(OPS[op].code, len(body), 0, seq, boot)) + body
+    body = request_body(op, version).encode(values)
+    return header_encode(Header(OPS[op].code, len(body), 0, seq, boot, version)) + body
 
 
-def body_of(h: Header, reply: bool) -> Optional[Message]:
-    """The table of a frame's body: its operation's, `error` for a reply that is not OK; None: unknown."""
+def body_version(h: Header, body: Buffer, reply: bool) -> int:
+    """The version that this frame's body is laid out in: HELLO's reply says it by its first field.
+
+    Raises BAD_BODY when that is none which is spoken here.
+    """
+    if not reply or h.status or h.op != OPS["HELLO"].code:
+        return h.version
+    agreed = int.from_bytes(body[:2], "little") if len(body) >= 2 else 0
+    if not VERSION_MIN <= agreed <= VERSION:
+        raise bad("version", f"version {agreed} is not spoken here")
+    return agreed
+
+
+def body_of(h: Header, reply: bool, version: Optional[int] = None) -> Optional[Message]:
+    """The table of a frame's body: its operation's, `error` for a reply that is not OK; None: unknown.
+
+    `version`: that of the body, where it is not the header's.
+    """
     name = OP_NAMES.get(h.op)
+    version = version or h.version
     if reply and h.status:
-        return MESSAGES["error"]
+        return MESSAGES_OF[version]["error"]
     if name is None:
         return None
-    return reply_body(name) if reply else request_body(name)
+    return reply_body(name, version) if reply else request_body(name, version)
 
 
 # ---- lists within fields -----------------------------------------------------------------------------
@@ -455,15 +494,15 @@ def self_test(version: int = VERSION) -> bytes:
     """The 16 bytes by which HELLO proves that this encoder lays out bytes as the page says."""
     a, b = 0xCBF29CE484222325, 0x84222325CBF29CE4
     k = 0
-    for number, message in enumerate(MESSAGES.values(), 1):
+    for number, message in enumerate(MESSAGES_OF[version].values(), 1):
         values = {}
         for f in message.fields:
             k += 1
             values[f.name] = _canonical(f, k)
         body = message.encode(values)
         boot = bytes((16 * number + i) % 256 for i in range(16))
-        h = Header(number, len(body), number + 1, number * _S & _M64, boot)
-        for byte in header_encode(h, version) + body:
+        h = Header(number, len(body), number + 1, number * _S & _M64, boot, version)
+        for byte in header_encode(h) + body:
             a = ((a ^ byte) * 0x100000001B3) & _M64
             b = ((b ^ byte) * 0x100000001B3) & _M64
     return struct.pack("<QQ", a, b)

@@ -1,0 +1,296 @@
+/*
+ * test_versions.c - the versions of the protocol that HELLO agrees on, and what version 2 tells of
+ * earlier sessions: who is let in with what, that every frame is of the version agreed on, and that
+ * a client of version 1 meets version 1 to the byte.
+ */
+#include "daemon/engine_internal.h"
+#include "tests/engine/scene.h"
+#include "tests/lib/run.h"
+
+#include <stdlib.h>
+
+static struct world w;
+static struct world_config config;
+
+static void begin(void)
+{
+	world_config_init(&config);
+	ck_assert_int_eq(world_init(&w, &config), 0);
+}
+
+/* HELLO of a client that speaks from `min` to `max` and proves version `proves`. */
+static int hello(struct world_client *c, uint16_t min, uint16_t max, uint16_t proves,
+		 struct proto_hello_rep *ret)
+{
+	struct proto_hello_req m = world_hello_req(c);
+
+	m.version_min = min;
+	m.version_max = max;
+	m.self_test = proto_self_test(proves);
+	return world_hello(c, &m, ret);
+}
+
+/* A worker of that version with a namespace. */
+static struct scene_place place(uint32_t pid, uint16_t version)
+{
+	struct scene_place at = { .c = world_connect(&w, pid, 1000, false) };
+	struct proto_open_req o = world_open_req("m");
+	struct proto_hello_rep rep;
+
+	ck_assert_int_eq(hello(at.c, version, version, version, &rep), PROTO_STATUS_OK);
+	ck_assert_uint_eq(rep.version, version);
+	ck_assert_int_eq(world_open(at.c, &o, &at.ns), PROTO_STATUS_OK);
+	return at;
+}
+
+static uint64_t hold(const struct scene_place *at)
+{
+	struct proto_match_rep m;
+	uint32_t tokens[16];
+	struct scene_prompt p;
+
+	for (uint32_t i = 0; i < 16; i++)
+		tokens[i] = i;
+	p = scene_tokens(at, tokens, 16);
+	scene_match(at, &p, &m);
+	return m.lease;
+}
+
+/* The highest version of both; the lowest one of the client is what it has to prove. */
+START_TEST(the_highest_common_one)
+{
+	static const struct {
+		uint16_t min, max, proves;
+		int status;
+		uint16_t agreed;
+	} cases[] = {
+		{ 1, 1, 1, PROTO_STATUS_OK, 1 },        { 1, 2, 1, PROTO_STATUS_OK, 2 },
+		{ 2, 2, 2, PROTO_STATUS_OK, 2 },        { 2, 9, 2, PROTO_STATUS_OK, 2 },
+		{ 1, 65535, 1, PROTO_STATUS_OK, 2 },    { 0, 1, 1, PROTO_STATUS_OK, 1 },
+		{ 0, 2, 1, PROTO_STATUS_OK, 2 },        { 3, 9, 3, PROTO_STATUS_VERSION, 0 },
+		{ 0, 0, 0, PROTO_STATUS_VERSION, 0 },   { 2, 1, 2, PROTO_STATUS_VERSION, 0 },
+		{ 1, 2, 2, PROTO_STATUS_SELF_TEST, 0 }, { 2, 2, 1, PROTO_STATUS_SELF_TEST, 0 },
+		{ 1, 1, 2, PROTO_STATUS_SELF_TEST, 0 }, { 2, 9, 9, PROTO_STATUS_SELF_TEST, 0 },
+	};
+
+	begin();
+	for (uint32_t i = 0; i < radix_array_size(cases); i++) {
+		struct world_client *c = world_connect(&w, 100, 1000, false);
+		struct proto_hello_rep rep;
+		struct proto_empty none = {};
+		int r = hello(c, cases[i].min, cases[i].max, cases[i].proves, &rep);
+
+		ck_assert_msg(r == cases[i].status, "case %u: %d", i, r);
+		ck_assert(c->closed == (r != PROTO_STATUS_OK));
+		/* The header of the reply is HELLO's own in any case; world_hello() has looked. */
+		ck_assert_uint_eq(c->h.version, PROTO_VERSION_HELLO);
+		if (r != PROTO_STATUS_OK)
+			continue;
+		ck_assert_uint_eq(rep.version, cases[i].agreed);
+		ck_assert_int_eq(world_ping(c, &none, &none), PROTO_STATUS_OK);
+		ck_assert_uint_eq(c->h.version, cases[i].agreed);
+	}
+	ck_assert_uint_eq(world_counters(&w).refused_version, 3);
+	ck_assert_uint_eq(world_counters(&w).self_test_failed, 4);
+	world_deinit(&w);
+}
+END_TEST
+
+/* A frame of another version than was agreed on: an error of the agreed one, and the end. */
+START_TEST(no_other_version)
+{
+	begin();
+	for (uint16_t agreed = 0; agreed <= PROTO_VERSION; agreed++) {
+		for (uint16_t sent = PROTO_VERSION_MIN; sent <= PROTO_VERSION; sent++) {
+			struct world_client *c = world_connect(&w, 100, 1000, true);
+			uint16_t right = agreed ? agreed : PROTO_VERSION_HELLO;
+			struct proto_header h = { PROTO_MAGIC, sent, PROTO_OP_PING, 0, 0, 0, 77 };
+			struct prefixd_event event = { .type = PREFIXD_EVENT_FRAME,
+						       .session = c->session };
+			struct proto_hello_rep rep;
+
+			if (agreed)
+				ck_assert_int_eq(hello(c, agreed, agreed, agreed, &rep),
+						 PROTO_STATUS_OK);
+			event.u.frame.header = &h;
+			event.u.frame.body = "";
+			c->n_replies = 0;
+			world_step(&w, &event);
+			ck_assert_uint_eq(c->n_replies, 1);
+			ck_assert_uint_eq(c->h.seq, 77);
+			ck_assert_uint_eq(c->h.version, right);
+			ck_assert_uint_eq(c->h.status,
+					  sent == right ? PROTO_STATUS_OK : PROTO_STATUS_VERSION);
+			ck_assert(c->closed == (sent != right));
+		}
+	}
+	world_deinit(&w);
+}
+END_TEST
+
+/* Version 1's replies are what they were: no further field, no further flag. */
+START_TEST(version_1_as_it_was)
+{
+	struct proto_open_req o = world_open_req("m");
+	struct scene_place a, b;
+	struct proto_hello_rep rep;
+	struct proto_quiesced_req q = { 0 };
+	struct proto_quiesced_rep quiet;
+
+	begin();
+	b = place(101, 2);
+	ck_assert(!proto_id_is_zero(&b.ns.pool));
+	ck_assert(!proto_id_equal(&b.ns.pool, &w.config.engine.boot));
+	ck_assert_uint_eq(b.ns.flags, 0);
+	w.engine->groups[0]->kept = true;
+	ck_assert_int_eq(world_open(b.c, &o, &b.ns), PROTO_STATUS_OK);
+	ck_assert_uint_eq(b.ns.flags, PROTO_OPENED_KEPT);
+	a = place(100, 1); /* decodes as version 1, in which more bytes would be trailing ones */
+	ck_assert_uint_eq(a.ns.flags, 0);
+	ck_assert(proto_id_is_zero(&a.ns.pool));
+	ck_assert_uint_eq(a.ns.pool_len, b.ns.pool_len);
+	hold(&a);
+	world_eof(a.c);
+	/* HELLO tells nothing of orphans in version 1, and its QUIESCED names one life. */
+	a.c = world_connect(&w, 100, 1000, false);
+	ck_assert_int_eq(hello(a.c, 1, 1, 1, &rep), PROTO_STATUS_OK);
+	ck_assert_uint_eq(rep.n_orphans, 0);
+	q.instance = a.c->instance;
+	ck_assert_int_eq(world_quiesced(a.c, &q, &quiet), PROTO_STATUS_OK);
+	ck_assert_uint_eq(quiet.n_leases, 0);
+	q.old_boot = w.config.engine.boot;
+	ck_assert_int_eq(world_quiesced(a.c, &q, &quiet), PROTO_STATUS_OK);
+	ck_assert_uint_eq(quiet.n_leases, 1);
+	world_deinit(&w);
+}
+END_TEST
+
+/* What earlier sessions of an instance left is told to the next one, and to no other. */
+START_TEST(orphans_are_told)
+{
+	struct proto_id other = { { 0x77 } };
+	struct scene_place a, b;
+	struct proto_hello_rep rep;
+	struct proto_quiesced_req q = { 0 };
+	struct proto_quiesced_rep quiet;
+	struct world_client *c;
+
+	begin();
+	a = place(100, 2);
+	b = place(100, 2);
+	hold(&a);
+	hold(&a);
+	hold(&b);
+	c = world_connect(&w, 100, 1000, false);
+	ck_assert_int_eq(hello(c, 2, 2, 2, &rep), PROTO_STATUS_OK);
+	ck_assert_uint_eq(rep.n_orphans, 0); /* they are connected */
+	ck_assert(proto_id_is_zero(&rep.orphans_boot));
+	world_eof(a.c);
+	world_eof(b.c);
+	c = world_connect(&w, 100, 1000, false);
+	ck_assert_int_eq(hello(c, 1, 2, 1, &rep), PROTO_STATUS_OK);
+	ck_assert_uint_eq(rep.n_orphans, 3);
+	ck_assert(proto_id_equal(&rep.orphans_boot, &w.config.engine.boot));
+	/* Another process with the same instance, another user, the same process' other instance. */
+	for (int i = 0; i < 3; i++) {
+		struct prefixd_peer peer = a.c->peer;
+		struct world_client *d;
+
+		if (i == 0)
+			peer.pid = 101;
+		if (i == 1)
+			peer.start_time++;
+		d = world_connect_as(&w, &peer, i == 2 ? &other : &c->instance);
+		ck_assert_int_eq(hello(d, 2, 2, 2, &rep), PROTO_STATUS_OK);
+		ck_assert_uint_eq(rep.n_orphans, 0);
+		q.instance = d->instance;
+		ck_assert_int_eq(world_quiesced(d, &q, &quiet), PROTO_STATUS_OK);
+		ck_assert_uint_eq(quiet.n_leases, 0);
+	}
+	/* Without a life it speaks for all of them. */
+	q.instance = c->instance;
+	ck_assert_int_eq(world_quiesced(c, &q, &quiet), PROTO_STATUS_OK);
+	ck_assert_uint_eq(quiet.n_leases, 3);
+	c = world_connect(&w, 100, 1000, false);
+	ck_assert_int_eq(hello(c, 2, 2, 2, &rep), PROTO_STATUS_OK);
+	ck_assert_uint_eq(rep.n_orphans, 0);
+	world_deinit(&w);
+}
+END_TEST
+
+/* Orphans of several lives: the last one is named, and each can be ended by itself or all at once. */
+START_TEST(orphans_of_several_lives)
+{
+	struct proto_id old = { { 0x01 } }, older = { { 0x02 } };
+	struct prefixd_session *s;
+	struct scene_place a, b;
+	struct proto_hello_rep rep;
+	struct proto_quiesced_req q = { 0 };
+	struct proto_quiesced_rep quiet;
+	struct world_client *c;
+
+	begin();
+	a = place(100, 2);
+	b = place(100, 2);
+	hold(&a);
+	hold(&b);
+	hold(&b);
+	s = prefixd_session_find(w.engine, a.c->session);
+	s->boot = older;
+	s = prefixd_session_find(w.engine, b.c->session);
+	s->boot = old;
+	world_eof(a.c);
+	world_eof(b.c);
+	c = world_connect(&w, 100, 1000, false);
+	ck_assert_int_eq(hello(c, 2, 2, 2, &rep), PROTO_STATUS_OK);
+	ck_assert_uint_eq(rep.n_orphans, 3);
+	ck_assert(proto_id_equal(&rep.orphans_boot, &old));
+	q.instance = c->instance;
+	q.old_boot = w.config.engine.boot;
+	ck_assert_int_eq(world_quiesced(c, &q, &quiet), PROTO_STATUS_OK);
+	ck_assert_uint_eq(quiet.n_leases, 0);
+	q.old_boot = older;
+	ck_assert_int_eq(world_quiesced(c, &q, &quiet), PROTO_STATUS_OK);
+	ck_assert_uint_eq(quiet.n_leases, 1);
+	q.old_boot = (struct proto_id){ { 0 } };
+	ck_assert_int_eq(world_quiesced(c, &q, &quiet), PROTO_STATUS_OK);
+	ck_assert_uint_eq(quiet.n_leases, 2);
+	world_deinit(&w);
+}
+END_TEST
+
+/* Pools of one life have different names, and one that is made anew has a new one. */
+START_TEST(pools_have_names)
+{
+	struct proto_open_req o = world_open_req("m"), wide = world_open_req("n");
+	struct scene_place a;
+	struct proto_open_rep rep, same;
+
+	begin();
+	a = place(100, 2);
+	ck_assert_int_eq(world_open(a.c, &o, &same), PROTO_STATUS_OK);
+	ck_assert(proto_id_equal(&same.pool, &a.ns.pool));
+	wide.head_dim = 8;
+	wide.block_bytes = 128;
+	ck_assert_int_eq(world_open(a.c, &wide, &rep), PROTO_STATUS_OK);
+	ck_assert_uint_ne(rep.group, a.ns.group);
+	ck_assert(!proto_id_equal(&rep.pool, &a.ns.pool));
+	world_deinit(&w);
+}
+END_TEST
+
+int main(void)
+{
+	Suite *s = suite_create("versions");
+	TCase *t = tcase_create("versions");
+
+	tcase_set_timeout(t, 60);
+	tcase_add_test(t, the_highest_common_one);
+	tcase_add_test(t, no_other_version);
+	tcase_add_test(t, version_1_as_it_was);
+	tcase_add_test(t, orphans_are_told);
+	tcase_add_test(t, orphans_of_several_lives);
+	tcase_add_test(t, pools_have_names);
+	suite_add_tcase(s, t);
+	return test_run(s);
+}
