@@ -23,6 +23,7 @@
 struct conn {
 	int fd; /* -1: free */
 	bool greeted, daemon;
+	bool foreign; /* of another user: he is told so, whatever he asks */
 	uint32_t pid;
 	uint64_t until_ns; /* closed then */
 	char version[PROTO_HOLDER_TEXT_LEN];
@@ -128,9 +129,6 @@ static struct conn *conn_place(void)
 static void on_connection(void)
 {
 	int fd = accept4(h.config->listen_fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
-	struct proto_holder_frame no = { .version = PROTO_HOLDER_VERSION,
-					 .op = PROTO_HOLDER_HELLO,
-					 .status = PROTO_HOLDER_STATUS_FORBIDDEN };
 	struct ucred cred;
 	socklen_t len = sizeof(cred);
 	struct conn *c;
@@ -147,11 +145,8 @@ static void on_connection(void)
 	}
 	*c = (struct conn){ .fd = fd,
 			    .pid = (uint32_t)cred.pid,
+			    .foreign = cred.uid != geteuid() && cred.uid != 0,
 			    .until_ns = later(now_ns(), IDLE_NS) };
-	if (cred.uid == geteuid() || cred.uid == 0)
-		return;
-	(void)conn_send(c, &no, -1); /* closed either way */
-	conn_close(c);
 }
 
 /* ---- requests --------------------------------------------------------------------------------- */
@@ -294,7 +289,9 @@ static bool answer_stranger(struct conn *c, const struct proto_holder_frame *f, 
 					    .seq = f->seq,
 					    .status = PROTO_HOLDER_STATUS_BAD };
 
-	if (decoded == PROTO_HOLDER_E_VERSION) {
+	if (c->foreign) {
+		reply.status = PROTO_HOLDER_STATUS_FORBIDDEN;
+	} else if (decoded == PROTO_HOLDER_E_VERSION) {
 		if (f->op == PROTO_HOLDER_RELEASE)
 			return answer(c, f, -1);
 		reply.status = PROTO_HOLDER_STATUS_VERSION;
@@ -346,7 +343,7 @@ static void on_readable(struct conn *c)
 		return;
 	}
 	decoded = proto_holder_decode(bytes, (size_t)n, &f);
-	if (decoded == 0 && n_fds <= 1) {
+	if (decoded == 0 && n_fds <= 1 && !c->foreign) {
 		ok = answer(c, &f, n_fds ? fds[0] : -1);
 	} else {
 		close_all(fds, n_fds);
