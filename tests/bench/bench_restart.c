@@ -434,7 +434,8 @@ static struct restart_config configure(int argc, char **argv)
 	    c.long_path > RESTART_MAX_PATH || c.block_bytes < 8 ||
 	    c.block_bytes > RESTART_MAX_BLOCK || c.n_workers > RESTART_MAX_WORKERS) {
 		fprintf(stderr,
-			"restart: need --path 8..--long, --long to %d, --bytes 8..%d, --workers to %d\n",
+			"restart: --path from 8 to --long, --long to %d, --bytes from 8 to %d, "
+			"--workers to %d\n",
 			RESTART_MAX_PATH, RESTART_MAX_BLOCK, RESTART_MAX_WORKERS);
 		exit(2);
 	}
@@ -458,8 +459,8 @@ static bool run(struct found *sum, double *ret_max)
 	*ret_max = all_rounds(sum);
 	book->stop = true;
 	reap_workers(true);
-	printf("load: %llu requests, %llu blocks committed, %llu compared, %llu of them under leases "
-	       "of a killed daemon; %llu times a worker met a new one; %llu busy\n",
+	printf("load: %llu requests, %llu blocks committed, %llu compared, %llu of them under "
+	       "leases of a killed daemon; %llu times a worker met a new one; %llu busy\n",
 	       (unsigned long long)SUM(requests), (unsigned long long)SUM(committed),
 	       (unsigned long long)SUM(compared), (unsigned long long)SUM(held_over),
 	       (unsigned long long)SUM(lives), (unsigned long long)SUM(busy));

@@ -114,7 +114,7 @@ bool restart_daemon_runs(struct restart_daemon *d);
 int restart_daemon_end(struct restart_daemon *d, int signal);
 /* The line of the last start's log that has `text` in it; NULL: none.  For free(). */
 char *restart_daemon_said(const struct restart_daemon *d, const char *text);
-/* Ends it, makes its holder give the memory up, and removes the directory (`keep_dir`: not that). */
+/* Ends it, makes its holder give the memory up, and removes the directory, unless `keep_dir`. */
 void restart_daemon_free(struct restart_daemon *d, bool keep_dir);
 
 uint64_t restart_now_ns(void);

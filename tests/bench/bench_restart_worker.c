@@ -1,12 +1,12 @@
 /*
  * bench_restart_worker.c - a process of the load: it lives through any number of daemons.
  *
- * It matches prompts and compares every byte that it is lent, at once, later, and once more when a
- * daemon has died under it; it holds some leases for a while; it stores prompts in COMMITs of random
- * length, some of them not to their end.  When a call says that the daemon is gone, it does what a
- * device does that was not told yet: it goes on reading what it was lent, and writing into what it
- * had reserved and not committed.  Then it waits for the next daemon, compares again, says QUIESCED,
- * and goes on.
+ * It matches prompts and compares every byte that it is lent, at once, later, and once more when
+ * a daemon has died under it; it holds some leases for a while; it stores prompts in COMMITs of
+ * random length, some of them not to their end.  When a call says that the daemon is gone, it does
+ * what a device does that was not told yet: it goes on reading what it was lent, and writing into
+ * what it had reserved and not committed.  Then it waits for the next daemon, compares again, says
+ * QUIESCED, and goes on.
  */
 #include "tests/bench/bench_restart.h"
 

@@ -1,9 +1,9 @@
 /*
- * shelves.h - prompts of three kinds on one daemon with a holder, for tests that damage what is kept.
+ * shelves.h - prompts of three kinds on a daemon with a holder, whose memory tests damage.
  *
- * Shelf 0: a namespace, no salt.  Shelf 1: the same with a salt.  Shelf 2: another model with another
- * size of block, so another pool.  Prompts of a shelf have their first blocks in common.  Every block
- * that is lent is compared; what is in it follows from its path.  Blocks have checksums.
+ * Shelf 0: a namespace, no salt.  Shelf 1: the same with a salt.  Shelf 2: another model with
+ * another size of block, so another pool.  Prompts of a shelf have their first blocks in common.
+ * Every block that is lent is compared; what is in it follows from its path.  All have checksums.
  */
 #pragma once
 

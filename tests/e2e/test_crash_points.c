@@ -4,8 +4,8 @@
  * A session is played that touches everything a daemon writes down: commits in parts, doubles,
  * waiting for another one's blocks, blocks that go down to host memory and to Redis and come up
  * again, reservations that are given up, extended leases, an invalidated namespace, a drained end.
- * A first run lists the places that are passed.  Then for each of them the daemon kills itself there
- * (crash_at.h), an ordinary one is started on what is kept, and
+ * A first run lists the places that are passed.  Then for each of them the daemon kills itself
+ * there (crash_at.h), an ordinary one is started on what is kept, and
  *
  *     every block that a COMMIT was answered for is there, in some tier, with its path's bytes;
  *     no block is there that no COMMIT was sent for;

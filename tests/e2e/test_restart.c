@@ -87,7 +87,7 @@ static uint32_t blocks_of(struct worker *w, uint64_t variant)
 	return w->n_hit;
 }
 
-/* The first answer after it already has the new boot id; the old lease is gone, its blocks are not. */
+/* The first answer already has the new boot id; the old lease is gone, its blocks are not. */
 START_TEST(F21_restart_between_two_calls)
 {
 	static struct worker w;
@@ -271,7 +271,8 @@ static uint32_t serve(struct worker *w, uint64_t *rng)
 
 /*
  * The same requests go to two daemons under pressure; one is killed now and then.  Both have the
- * same blocks at each request: what was stored is there, and what is dropped is what would have been.
+ * same blocks at each request: what was stored is there, and what is dropped is what would have
+ * been.
  */
 START_TEST(T27_as_warm_as_before)
 {
