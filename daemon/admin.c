@@ -177,7 +177,7 @@ static const struct {
 	{ "status", " ", prefixd_admin_status },
 	{ "stat", " ", prefixd_admin_stat },
 	{ "tree", " group ns model max_lines ", prefixd_admin_tree },
-	{ "pins", " older_s max ", prefixd_admin_pins },
+	{ "pins", " older_s max sort ", prefixd_admin_pins },
 	{ "explain", " ns model tenant salt salt_hex tokens digests ", prefixd_admin_explain },
 	{ "evict", " n group ", admin_evict },
 	{ "flush", " ns model all ", admin_flush },

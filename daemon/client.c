@@ -16,6 +16,7 @@
 
 #include <event2/event.h>
 #include <limits.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -141,6 +142,35 @@ static void client_tell_gone(struct prefixd_client *c)
 
 /* ---- callbacks ------------------------------------------------------------------------------- */
 
+/*
+ * QUIESCED speaks for sessions of the same process whose socket has ended.  Of a worker that closed
+ * one and came back with another the loop may hear the new one first: so ends that are there already
+ * are heard before.
+ */
+static void client_hear_ends(struct prefixd_client *asking)
+{
+	struct prefixd_server *s = asking->server;
+
+	if (s->hearing || asking->peer.pid == 0)
+		return;
+	s->hearing = true; /* what the others said last may be the same */
+	for (uint32_t i = 0; i < s->n_clients; i++) {
+		struct prefixd_client *c = s->clients[i];
+		struct pollfd p = { .events = POLLRDHUP };
+
+		if (!c || c == asking || !c->connected || c->ended || c->gone ||
+		    c->peer.pid != asking->peer.pid)
+			continue;
+		p.fd = c->conn.fd;
+		if (poll(&p, 1, 0) <= 0)
+			continue;
+		prefixd_conn_drain(&c->conn, LAST_WORDS_MAX);
+		client_tell_eof(c);
+		prefixd_conn_drop(&c->conn, PREFIXD_CLOSED_PEER);
+	}
+	s->hearing = false;
+}
+
 static void client_on_frame(struct prefixd_conn *conn, const struct proto_header *header,
 			    const void *body)
 {
@@ -153,6 +183,8 @@ static void client_on_frame(struct prefixd_conn *conn, const struct proto_header
 		begun = prefixd_server_mark(s);
 		prefixd_admin_frame(c, header, body);
 	} else {
+		if (header->op == PROTO_OP_QUIESCED)
+			client_hear_ends(c);
 		event.u.frame.header = header;
 		event.u.frame.body = body;
 		prefixd_server_step(s, &event);

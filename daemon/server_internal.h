@@ -79,6 +79,7 @@ struct prefixd_server {
 	bool reload_failed;      /* the last reload was refused */
 	bool draining, exiting;
 	bool give_up; /* the memory ends with this daemon, whoever keeps it */
+	bool hearing; /* client.c is at other ends, for a QUIESCED */
 	int exit_code;
 };
 
