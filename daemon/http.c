@@ -11,6 +11,7 @@
  */
 #include "daemon/http.h"
 
+#include "daemon/inherit.h"
 #include "daemon/listener.h"
 #include "daemon/log.h"
 
@@ -345,7 +346,9 @@ static void http_on_request(struct evhttp_request *req, void *ctx)
 
 static int tcp_listen(struct prefixd_http *http, const char *address, char *why, size_t why_len)
 {
+	struct prefixd_listening have;
 	struct sockaddr_storage addr;
+	bool inherited;
 	socklen_t len;
 	int on = 1, r = loopback_parse(address, &addr, &len);
 
@@ -353,10 +356,13 @@ static int tcp_listen(struct prefixd_http *http, const char *address, char *why,
 		snprintf(why, why_len, "http: '%s' is not a loopback address", address);
 		return -EINVAL;
 	}
-	http->fd = socket(addr.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+	inherited = prefixd_inherit_take(address, &have);
+	http->fd = inherited
+			   ? have.fd
+			   : socket(addr.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
 	if (http->fd < 0 || setsockopt(http->fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) < 0 ||
-	    bind(http->fd, (struct sockaddr *)(void *)&addr, len) < 0 ||
-	    listen(http->fd, BACKLOG) < 0 ||
+	    (!inherited && (bind(http->fd, (struct sockaddr *)(void *)&addr, len) < 0 ||
+			    listen(http->fd, BACKLOG) < 0)) ||
 	    getsockname(http->fd, (struct sockaddr *)(void *)&addr, &len) < 0) {
 		r = -errno;
 		snprintf(why, why_len, "http: cannot serve %s: %s", address, strerror(-r));
@@ -432,6 +438,18 @@ int prefixd_http_new(struct prefixd_http **ret_http, struct event_base *base, co
 	the_http = http;
 	*ret_http = http;
 	return 0;
+}
+
+void prefixd_http_listening(const struct prefixd_http *http, const char *address,
+			    struct prefixd_listening *ret)
+{
+	const struct prefixd_listener *l = &http->unix_;
+
+	*ret = (struct prefixd_listening){ .fd = http->fd, .lock_fd = -1, .where = address };
+	if (l->path)
+		*ret = (struct prefixd_listening){
+			.fd = l->fd, .lock_fd = l->lock_fd, .foreign = l->foreign, .where = l->path
+		};
 }
 
 struct prefixd_http *prefixd_http_free(struct prefixd_http *http)

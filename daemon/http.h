@@ -49,5 +49,9 @@ radix_nodiscard int prefixd_http_new(struct prefixd_http **ret_http, struct even
 				     const char *address, mode_t mode, prefixd_http_page page,
 				     void *ctx, char *why, size_t why_len);
 struct prefixd_http *prefixd_http_free(struct prefixd_http *http);
+/* What another program in this process has to take over; `address` is what it was made with. */
+struct prefixd_listening;
+void prefixd_http_listening(const struct prefixd_http *http, const char *address,
+			    struct prefixd_listening *ret);
 /* Where it listens, with the port that the kernel chose for port 0. */
 const char *prefixd_http_where(const struct prefixd_http *http);

@@ -3,6 +3,7 @@
  */
 #include "daemon/listener.h"
 
+#include "daemon/inherit.h"
 #include "daemon/log.h"
 
 #include <event2/event.h>
@@ -222,6 +223,28 @@ static int socket_bind(struct prefixd_listener *l, mode_t mode, char *why, size_
 	return r;
 }
 
+/* Return: 1: there is one, which listens; 0: there is none; negative errno. */
+static int socket_take(struct prefixd_listener *l, mode_t mode, char *why, size_t why_len)
+{
+	struct prefixd_listening have;
+	int r;
+
+	if (!prefixd_inherit_take(l->path, &have))
+		return 0;
+	l->fd = have.fd;
+	l->lock_fd = have.lock_fd;
+	l->foreign = have.foreign;
+	if (l->lock_fd < 0) {
+		r = lock_take(l, why, why_len);
+		if (r < 0)
+			return r;
+	}
+	/* As the settings are now. */
+	if (!l->foreign && chmod(l->path, mode) < 0)
+		prefixd_warn("cannot change the mode of %s: %m", l->path);
+	return 1;
+}
+
 int prefixd_listener_init(struct prefixd_listener *l, struct event_base *base, const char *path,
 			  mode_t mode, void (*accepted)(void *ctx, int fd), void *ctx, char *why,
 			  size_t why_len)
@@ -236,9 +259,12 @@ int prefixd_listener_init(struct prefixd_listener *l, struct event_base *base, c
 					.ctx = ctx };
 	r = parent_check(path, why, why_len);
 	if (r == 0)
+		r = socket_take(l, mode, why, why_len);
+	if (r == 0) {
 		r = lock_take(l, why, why_len);
-	if (r == 0)
-		r = socket_bind(l, mode, why, why_len);
+		if (r == 0)
+			r = socket_bind(l, mode, why, why_len);
+	}
 	if (r < 0) {
 		prefixd_listener_deinit(l);
 		return r;
@@ -265,7 +291,8 @@ void prefixd_listener_stop(struct prefixd_listener *l)
 	if (l->resume_ev)
 		event_free(l->resume_ev);
 	l->accept_ev = l->resume_ev = NULL;
-	unlink(l->path); /* ours: the lock is held */
+	if (!l->foreign)
+		unlink(l->path); /* ours: the lock is held */
 	close(l->fd);
 	l->fd = -1;
 }

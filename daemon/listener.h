@@ -6,6 +6,9 @@
  * the moment it exists.  Running out of descriptors makes it close the newest peer and pause, never
  * spin.
  *
+ * A socket that a program before this one in this process, or the service manager, listens with at
+ * that path (inherit.h) is taken over: whoever waits in its queue is served.
+ *
  * What it relies on.  Nobody removes PATH.lock while a daemon runs; it stays behind on purpose,
  * since removing it would let two daemons lock two files of that name.
  */
@@ -21,6 +24,7 @@ struct event_base;
 struct prefixd_listener {
 	const char *path; /* kept by pointer */
 	int fd, lock_fd, reserve_fd;
+	bool foreign; /* the service manager's: its file stays */
 	struct event *accept_ev, *resume_ev;
 	void (*accepted)(void *ctx, int fd); /* takes the descriptor over */
 	void *ctx;

@@ -4,6 +4,7 @@
  * The only file that ends the process.  It stays in the foreground; whoever supervises it sees its
  * end.
  */
+#include "daemon/inherit.h"
 #include "daemon/log.h"
 #include "daemon/reserve.h"
 #include "daemon/server.h"
@@ -71,6 +72,7 @@ int main(int argc, char **argv)
 
 	if (!standard_descriptors())
 		return PREFIXD_EXIT_FAILED;
+	prefixd_inherit_read();
 	r = prefixd_options_load(&options, argc, argv, environ, why, sizeof(why));
 	if (r < 0) {
 		prefixd_error("%s", why);

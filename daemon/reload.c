@@ -94,9 +94,11 @@ void prefixd_server_reload(struct prefixd_server *s)
 	struct prefixd_options *fresh = NULL;
 	struct prefixd_limits limits;
 
+	prefixd_notify_reloading(&s->notify);
 	if (prefixd_options_load(&fresh, s->argc, s->argv, s->envp, why, sizeof(why)) < 0) {
 		s->reload_failed = true;
 		prefixd_error("reload refused, the old settings stay: %s", why);
+		prefixd_notify_ready(&s->notify, "the last reload was refused");
 		return;
 	}
 	s->reload_failed = false;
@@ -113,4 +115,5 @@ void prefixd_server_reload(struct prefixd_server *s)
 	prefixd_server_step(s, &event);
 	prefixd_info("reloaded: changed: %s; needs a restart: %s", applied[0] ? applied : "nothing",
 		     waiting[0] ? waiting : "nothing");
+	prefixd_notify_ready(&s->notify, NULL);
 }

@@ -10,6 +10,8 @@
 
 #include "daemon/budget.h"
 #include "daemon/http.h"
+#include "daemon/inherit.h"
+#include "daemon/keep.h"
 #include "daemon/log.h"
 #include "daemon/restore.h"
 #include "daemon/tiers.h"
@@ -249,6 +251,7 @@ void prefixd_server_drain(struct prefixd_server *s, uint64_t timeout_ns, const c
 		     why);
 	/* New workers see at once that nobody serves; the admin socket answers to the end. */
 	prefixd_listener_stop(&s->worker);
+	prefixd_notify_stopping(&s->notify, timeout_ns);
 	event.u.drain.deadline_ns = prefixd_now_ns() + timeout_ns;
 	prefixd_server_step(s, &event);
 }
@@ -264,6 +267,9 @@ static void server_on_signal(evutil_socket_t signal, short what, void *ctx)
 		break;
 	case SIGUSR1:
 		prefixd_admin_log_counters(s);
+		break;
+	case SIGUSR2:
+		prefixd_upgrade_begin(s);
 		break;
 	default:
 		s->give_up |= signal == SIGINT; /* somebody sits there, and means it */
@@ -282,7 +288,7 @@ static void server_on_signal(evutil_socket_t signal, short what, void *ctx)
 
 static int signals_init(struct prefixd_server *s)
 {
-	static const int numbers[PREFIXD_N_SIGNALS] = { SIGTERM, SIGINT, SIGHUP, SIGUSR1 };
+	static const int numbers[PREFIXD_N_SIGNALS] = PREFIXD_SIGNALS;
 
 	if (signal(SIGPIPE, SIG_IGN) == SIG_ERR)
 		return -errno;
@@ -291,6 +297,7 @@ static int signals_init(struct prefixd_server *s)
 		if (!s->signal_ev[i] || event_add(s->signal_ev[i], NULL) < 0)
 			return -ENOMEM;
 	}
+	prefixd_upgrade_signals();
 	return 0;
 }
 
@@ -421,6 +428,13 @@ static int server_start(struct prefixd_server *s, char *why, size_t why_len)
 	r = prefixd_pools_init(&s->pools, choice_text(PREFIXD_OPTION_device, o), why, why_len);
 	if (r < 0)
 		return r;
+	r = prefixd_notify_init(&s->notify, s->base, why, why_len);
+	if (r < 0)
+		return r;
+	/* Before the keeper is asked, who clears the environment of them. */
+	prefixd_inherit_add(o->socket, prefixd_keep_listener("prefixd"));
+	prefixd_inherit_add(o->admin_socket, prefixd_keep_listener("prefixd-admin"));
+	s->handed = prefixd_inherit_kept();
 	/* The admin socket first, since its lock also guards the naming key beside it. */
 	r = prefixd_listener_init(&s->admin, s->base, o->admin_socket, 0600,
 				  prefixd_client_accept_admin, s, why, why_len);
@@ -441,6 +455,8 @@ static int server_start(struct prefixd_server *s, char *why, size_t why_len)
 	r = prefixd_listener_init(&s->worker, s->base, o->socket, (mode_t)o->socket_mode,
 				  prefixd_client_accept_worker, s, why, why_len);
 	s->worker.refused = &s->measures.rejected_no_descriptor;
+	prefixd_inherit_end();
+	s->handed = NULL;
 	return r;
 }
 
@@ -463,7 +479,12 @@ int prefixd_server_new(struct prefixd_server **ret_server, struct prefixd_option
 	s->started_ns = prefixd_now_ns();
 	s->started_wall_ns = s->reload_wall_ns = prefixd_wall_ns();
 	radix_list_init(&s->graveyard);
-	r = server_start(s, why, why_len);
+	s->notify.fd = -1;
+	r = prefixd_upgrade_init(s);
+	if (r < 0)
+		snprintf(why, why_len, "out of memory");
+	else
+		r = server_start(s, why, why_len);
 	if (r < 0) {
 		prefixd_server_free(s);
 		return r;
@@ -510,6 +531,7 @@ int prefixd_server_run(struct prefixd_server *s)
 	prefixd_server_memory_table(o, log_line, NULL);
 	prefixd_info("ready: socket %s, admin socket %s, device %s, pools %s, version %s",
 		     o->socket, o->admin_socket, s->pools.gpu->ops->name, pools, prefixd_version());
+	prefixd_notify_ready(&s->notify, NULL);
 	if (loop_run(s) < 0) {
 		prefixd_error("the event loop failed");
 		return PREFIXD_EXIT_FAILED;
@@ -535,6 +557,8 @@ struct prefixd_server *prefixd_server_free(struct prefixd_server *s)
 	prefixd_pools_deinit(&s->pools);
 	prefixd_tiers_free(s);
 	prefixd_restore_stop(s, s->give_up);
+	prefixd_upgrade_free(s);
+	prefixd_notify_deinit(&s->notify);
 	for (size_t i = 0; i < PREFIXD_N_SIGNALS; i++)
 		if (s->signal_ev[i])
 			event_free(s->signal_ev[i]);

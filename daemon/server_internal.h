@@ -11,6 +11,7 @@
 #include "daemon/listener.h"
 #include "daemon/memory.h"
 #include "daemon/metrics.h"
+#include "daemon/notify.h"
 #include "daemon/pools.h"
 #include "daemon/server.h"
 
@@ -38,7 +39,12 @@ struct prefixd_capture {
 	size_t len, cap;
 };
 
-#define PREFIXD_N_SIGNALS 4
+/* Those that mean something to the daemon. */
+#define PREFIXD_SIGNALS                                    \
+	{                                                  \
+		SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2, \
+	}
+#define PREFIXD_N_SIGNALS 5
 
 struct prefixd_server {
 	struct prefixd_options *options;
@@ -64,6 +70,8 @@ struct prefixd_server {
 	struct radix_list graveyard;
 	struct prefixd_capture capture;
 	struct prefixd_http *http; /* NULL: not served */
+	struct prefixd_notify notify;
+	struct prefixd_upgrade *upgrade; /* upgrade.c */
 	struct prefixd_measures measures;
 	uint64_t turn_ns; /* when this turn of the loop began to decide; 0: it has not */
 	uint64_t cpu_ns;  /* processor time of this thread up to the end of the last turn */
@@ -110,6 +118,14 @@ void prefixd_clients_free(struct prefixd_server *s);
 /* A session of the shell's own, as an admin peer; NULL without memory.  Ends with _internal_end. */
 struct prefixd_client *prefixd_client_internal(struct prefixd_server *s);
 void prefixd_client_internal_end(struct prefixd_client *c);
+
+/* upgrade.c: another program in this process (SIGUSR2) */
+radix_nodiscard int prefixd_upgrade_init(struct prefixd_server *s);
+void prefixd_upgrade_free(struct prefixd_server *s);
+/* A later turn goes on with it; whatever fails, the daemon serves on and says why. */
+void prefixd_upgrade_begin(struct prefixd_server *s);
+/* Signals have their handlers: those that came since exec are handled. */
+void prefixd_upgrade_signals(void);
 
 /* reload.c */
 void prefixd_server_reload(struct prefixd_server *s);

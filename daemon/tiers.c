@@ -152,6 +152,12 @@ static void act_epoch(struct prefixd_server *s, const struct prefixd_action *a)
 	prefixd_act_tell(s, a);
 }
 
+void prefixd_tiers_save(struct prefixd_server *s)
+{
+	if (s->tiers && s->tiers->epochs.path && s->tiers->epochs.dirty)
+		epochs_save(s);
+}
+
 void prefixd_tiers_after(struct prefixd_server *s)
 {
 	struct prefixd_event event = { .type = PREFIXD_EVENT_EPOCH_SEEN };
@@ -357,6 +363,11 @@ void prefixd_tiers_act(struct prefixd_server *s, const struct prefixd_action *a)
 	default:
 		return;
 	}
+}
+
+bool prefixd_tiers_making(const struct prefixd_server *s)
+{
+	return s->tiers && s->tiers->n_making > 0;
 }
 
 /* ---- settings -------------------------------------------------------------------------------- */

@@ -40,6 +40,11 @@ radix_nodiscard int prefixd_tiers_restore(struct prefixd_server *s, char *why, s
 void prefixd_tiers_stop(struct prefixd_server *s);
 void prefixd_tiers_free(struct prefixd_server *s);
 
+/* Epochs that are not on the disk yet. */
+void prefixd_tiers_save(struct prefixd_server *s);
+/* The memory of a pool is being made, or waits to be. */
+bool prefixd_tiers_making(const struct prefixd_server *s);
+
 /* One of the actions above. */
 void prefixd_tiers_act(struct prefixd_server *s, const struct prefixd_action *a);
 /* After all actions of a step: what the engine has to hear before anything else. */

@@ -50,6 +50,7 @@ struct prefixd_tiers {
 	uint32_t n_later, cap_later;
 	struct radix_list staged,
 		unstaged;       /* struct prefixd_staged: with a buffer; without, oldest first */
+	uint32_t n_making;      /* pools */
 	uint64_t host_promised; /* bytes of host tiers that are being made */
 	uint64_t n_failed;      /* copies, when the log last said so */
 	struct prefixd_epoch_entry seen; /* later than what the engine said in this step */

@@ -48,6 +48,7 @@ void prefixd_act_pool_make(struct prefixd_server *s, const struct prefixd_action
 		prefixd_restore_take(s, a->group, m->plan.fds);
 	if (s->tiers->redis && s->pools.gpu->ops->kind != GPU_KIND_HOST)
 		m->plan.n_stage = PREFIXD_STAGES;
+	s->tiers->n_making++;
 	s->tiers->host_promised += plan_host_bytes(&m->plan);
 	prefixd_carrier_send(s->tiers->carrier, m);
 }
@@ -111,6 +112,7 @@ void prefixd_pool_made(struct prefixd_server *s, struct prefixd_carrier_message 
 	uint64_t heap = s->memory.bytes;
 	char bytes[32];
 
+	s->tiers->n_making--;
 	s->tiers->host_promised -= plan_host_bytes(&m->plan);
 	event.u.pool.group = m->plan.group;
 	event.u.pool.why = m->why;
