@@ -4,6 +4,7 @@
 #include "daemon/admin_internal.h"
 
 #include "daemon/below.h"
+#include "daemon/restore.h"
 
 #include <unistd.h>
 
@@ -346,6 +347,37 @@ static void helpers_put(struct prefixd_server *s, struct prefixd_admin_reply *r)
 	helper_put(r, all, "redis", &redis);
 }
 
+/* Who keeps the memory, and what came back of what an earlier life left. */
+static void restore_put(struct prefixd_server *s, struct prefixd_admin_reply *r)
+{
+	json_t *j = prefixd_admin_object(r, r->root, "keeper"), *lost;
+	struct prefixd_restore_info info;
+	const struct prefixd_restored *got = &info.restored;
+
+	prefixd_restore_info(s, &info);
+	prefixd_admin_put_text(r, j, "state", prefixd_keeper_to_string(info.keeper));
+	prefixd_admin_put_text(r, j, "asked", s->options->values[PREFIXD_OPTION_keep].text);
+	j = prefixd_admin_object(r, r->root, "restore");
+	prefixd_admin_put_bool(r, j, "found", info.state);
+	prefixd_admin_put_bool(r, j, "done", info.ns > 0);
+	prefixd_admin_put_real(r, j, "seconds", (double)info.ns / 1e9);
+	prefixd_admin_put_u64(r, j, "pools", got->n_groups);
+	prefixd_admin_put_u64(r, j, "pools_lost", got->n_groups_lost);
+	prefixd_admin_put_u64(r, j, "namespaces", got->n_namespaces);
+	prefixd_admin_put_u64(r, j, "roots", got->n_roots);
+	prefixd_admin_put_u64(r, j, "blocks", got->index.n_taken);
+	prefixd_admin_put_u64(r, j, "leases", got->n_leases);
+	prefixd_admin_put_u64(r, j, "sessions", got->n_sessions);
+	prefixd_admin_put_u64(r, j, "copies_lost", got->index.n_copies_lost);
+	prefixd_admin_put_u64(r, j, "checksums_lost", got->index.n_sums_lost);
+	prefixd_admin_put_u64(r, j, "verified", got->n_verified);
+	prefixd_admin_put_u64(r, j, "corrupt", got->n_corrupt);
+	lost = prefixd_admin_object(r, j, "lost_blocks");
+#define X(sym, text) prefixd_admin_put_u64(r, lost, text, got->index.damaged[RADIX_DAMAGE_##sym]);
+	RADIX_DAMAGES(X)
+#undef X
+}
+
 void prefixd_admin_status(struct prefixd_server *s, const json_t *args,
 			  struct prefixd_admin_reply *r)
 {
@@ -382,6 +414,7 @@ void prefixd_admin_status(struct prefixd_server *s, const json_t *args,
 	redis_put(s, r);
 	loop_put(s, r);
 	helpers_put(s, r);
+	restore_put(s, r);
 }
 
 static uint64_t moves_sum(const struct sums *sums, bool down)

@@ -9,6 +9,7 @@
 #include "daemon/below.h"
 #include "daemon/http.h"
 #include "daemon/log.h"
+#include "daemon/restore.h"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -168,6 +169,17 @@ static void process_gather(struct prefixd_snapshot *snap)
 	memory_gather(snap);
 }
 
+static void restore_gather(const struct prefixd_server *s, struct prefixd_snapshot *snap)
+{
+	struct prefixd_restore_info info;
+
+	prefixd_restore_info(s, &info);
+	snap->keeper[info.keeper] = 1;
+	snap->restore_ns = info.ns;
+	snap->restored = info.restored;
+	snap->restored_good = info.restored.n_verified - info.restored.n_corrupt;
+}
+
 static void snapshot_gather(struct prefixd_server *s, uint64_t now, struct prefixd_snapshot *snap)
 {
 	*snap = (struct prefixd_snapshot){
@@ -187,6 +199,7 @@ static void snapshot_gather(struct prefixd_server *s, uint64_t now, struct prefi
 	groups_gather(s, snap);
 	below_gather(s, now, snap);
 	sessions_gather(s, now, snap);
+	restore_gather(s, snap);
 	process_gather(snap);
 	snap->scrape_ns = prefixd_now_ns() - now;
 }

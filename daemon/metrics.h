@@ -18,6 +18,7 @@
 #include "daemon/engine.h"
 #include "daemon/reasons.h"
 #include "daemon/redis.h"
+#include "daemon/restore.h"
 
 /* Upper bounds of the buckets, in nanoseconds, and how a scrape spells them in seconds. */
 #define PREFIXD_BUCKETS(X)   \
@@ -106,6 +107,9 @@ struct prefixd_snapshot {
 	uint64_t device_lost;
 	uint64_t copy_waiting, redis_waiting; /* requests of the helpers */
 	uint64_t copy_beat_age_ns, redis_beat_age_ns;
+
+	struct prefixd_restored restored;              /* zeroes where nothing was left */
+	uint64_t restored_good, restore_ns, keeper[4]; /* by enum prefixd_keeper */
 
 	uint64_t draining, started_ns; /* of the wall clock */
 	uint64_t reload_ok, reload_ns; /* of the wall clock; the start counts as the first */

@@ -94,6 +94,18 @@ static const struct prefixd_series copy_operations[] = {
 #undef X
 };
 
+static const struct prefixd_series keepers[] = {
+	{ "holder", NULL, AT(keeper[PREFIXD_KEEPER_HOLDER]) },
+	{ "systemd", NULL, AT(keeper[PREFIXD_KEEPER_SYSTEMD]) },
+	{ "none", NULL, AT(keeper[PREFIXD_KEEPER_NONE]) },
+};
+
+static const struct prefixd_series damages[] = {
+#define X(sym, text) { text, NULL, AT(restored.index.damaged[RADIX_DAMAGE_##sym]) },
+	RADIX_DAMAGES(X)
+#undef X
+};
+
 static const struct prefixd_series breaker_states[] = {
 #define X(sym, text) { text, NULL, AT(redis_breaker[PREFIXD_BREAKER_##sym]) },
 	PREFIXD_BREAKER_STATES(X)
@@ -322,6 +334,26 @@ const struct prefixd_family prefixd_metric_families[] = {
 	  .help = "Events that subscribers were too slow or too late for." },
 	{ "prefixd_resyncs_total", PREFIXD_COUNTER, ONE(counters.resyncs),
 	  .help = "Times that a subscriber was told that it lost events." },
+	/* ---- what an earlier life left ---- */
+	{ "prefixd_keeper", PREFIXD_GAUGE, .label = "state", TABLE(keepers),
+	  .help = "1 for who keeps the memory beyond this process, 0 for the others." },
+	{ "prefixd_restore_duration_seconds", PREFIXD_GAUGE, PREFIXD_SECONDS, ONE(restore_ns),
+	  .help = "From the start to the moment when all that an earlier life left was back; 0: it "
+		  "left nothing, or that goes on." },
+	{ "prefixd_restored_pools", PREFIXD_GAUGE, .label = "result",
+	  MANY({ "back", NULL, AT(restored.n_groups) },
+	       { "lost", NULL, AT(restored.n_groups_lost) }),
+	  .help = "Pools that came back at the start, and that could not." },
+	{ "prefixd_restored_blocks", PREFIXD_GAUGE, ONE(restored.index.n_taken),
+	  .help = "Blocks that came back." },
+	{ "prefixd_restore_lost_blocks_total", PREFIXD_COUNTER, .label = "reason", TABLE(damages),
+	  .help = "Blocks that did not: their entry, root, key, copy or parent was damaged, what "
+		  "they hung below was lost, there was no memory." },
+	{ "prefixd_restored_leases", PREFIXD_GAUGE, ONE(restored.n_leases),
+	  .help = "Leases that processes held which may still read." },
+	{ "prefixd_restore_verified_blocks_total", PREFIXD_COUNTER, .label = "result",
+	  MANY({ "good", NULL, AT(restored_good) }, { "corrupt", NULL, AT(restored.n_corrupt) }),
+	  .help = "Blocks of them that were compared with their checksums (recover-verify)." },
 	/* ---- sessions and leases ---- */
 	{ "prefixd_sessions", PREFIXD_GAUGE, .label = "state",
 	  MANY({ "connected", NULL, AT(sessions_connected) },

@@ -343,7 +343,7 @@ void prefixd_restore_info(const struct prefixd_server *s, struct prefixd_restore
 	enum prefixd_keeper state = r ? prefixd_keep_state(r->keep) : PREFIXD_KEEPER_NONE;
 
 	*ret = (struct prefixd_restore_info){
-		.keeper = prefixd_keeper_to_string(state),
+		.keeper = state,
 		.lost = state == PREFIXD_KEEPER_NONE && s->options->keep != PREFIXD_KEEPER_NONE,
 		.state = r && r->content == PREFIXD_LEDGER_STATE,
 		.ns = r ? r->ns : 0,

@@ -12,6 +12,7 @@
  */
 #pragma once
 
+#include "daemon/keep.h"
 #include "daemon/ledger.h"
 #include "daemon/pools.h"
 
@@ -51,10 +52,10 @@ void prefixd_restore_drop(struct prefixd_server *s, uint32_t group);
 
 /* For whoever shows it. */
 struct prefixd_restore_info {
-	const char *keeper; /* "holder", "systemd", "none" */
-	bool lost;          /* a keeper was asked for, and is not there */
-	bool state;         /* there was something to take up */
-	uint64_t ns;        /* from the start of the program to the end of it; 0: not yet */
+	enum prefixd_keeper keeper; /* HOLDER, SYSTEMD, NONE */
+	bool lost;                  /* a keeper was asked for, and is not there */
+	bool state;                 /* there was something to take up */
+	uint64_t ns;                /* from the start of the program to the end of it; 0: not yet */
 	struct prefixd_restored restored;
 };
 
