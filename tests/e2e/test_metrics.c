@@ -31,6 +31,7 @@ static struct exposition text_of(enum prefixd_exposition how)
 START_TEST(an_empty_snapshot_is_complete)
 {
 	struct exposition a = text_of(PREFIXD_TEXT_0_0_4), b = text_of(PREFIXD_OPENMETRICS_1_0_0);
+	char build[96];
 
 	ck_assert_uint_gt(a.n, 17 * 20); /* buckets, sum and count of each operation alone */
 	ck_assert_uint_eq(a.n, b.n);
@@ -46,8 +47,10 @@ START_TEST(an_empty_snapshot_is_complete)
 		  0);
 	ck_assert(exposition_get(&a, "prefixd_redis_bad_payload_total{reason=\"checksum\"}") == 0);
 	ck_assert(exposition_get(&a, "prefixd_request_duration_seconds_count{op=\"probe\"}") == 0);
-	ck_assert(exposition_get(&a, "prefixd_build_info{version=\"1.2.3\",protocol=\"1\","
-				     "device=\"host\"}") == 1);
+	snprintf(build, sizeof(build),
+		 "prefixd_build_info{version=\"1.2.3\",protocol=\"%u\",device=\"host\"}",
+		 PROTO_VERSION);
+	ck_assert(exposition_get(&a, build) == 1);
 	exposition_free(&a);
 	exposition_free(&b);
 }
