@@ -152,6 +152,8 @@ void prefixd_lease_finish(struct prefixd_engine *e, struct prefixd_lease *l,
 			  enum prefixd_lease_end how, struct proto_release_rep *ret);
 /* Frees slots that were kept back; the lease goes to the free list.  Returns how many. */
 uint32_t prefixd_lease_unquarantine(struct prefixd_engine *e, struct prefixd_lease *l);
+/* Forgets one revoked lease of the session that holds no slots.  False: there is none. */
+bool prefixd_lease_forget(struct prefixd_engine *e, struct prefixd_session *s);
 /* Tries to bring the session below its limit by forgetting leases that were revoked. */
 void prefixd_lease_place(struct prefixd_engine *e, struct prefixd_session *s);
 void prefixd_leases_deinit(struct prefixd_engine *e);

@@ -473,8 +473,7 @@ uint32_t prefixd_lease_unquarantine(struct prefixd_engine *e, struct prefixd_lea
 	return n;
 }
 
-/* Revoked leases without slots that nobody asked about again: the oldest one goes.  False: none. */
-static bool forget_revoked(struct prefixd_engine *e, struct prefixd_session *s)
+bool prefixd_lease_forget(struct prefixd_engine *e, struct prefixd_session *s)
 {
 	struct radix_list *it;
 
@@ -491,7 +490,7 @@ static bool forget_revoked(struct prefixd_engine *e, struct prefixd_session *s)
 
 void prefixd_lease_place(struct prefixd_engine *e, struct prefixd_session *s)
 {
-	while (s->n_leases >= e->config.limits.max_leases && forget_revoked(e, s))
+	while (s->n_leases >= e->config.limits.max_leases && prefixd_lease_forget(e, s))
 		continue;
 }
 

@@ -86,6 +86,8 @@ void prefixd_session_eof(struct prefixd_engine *e, struct prefixd_session *s)
 
 	if (s->state == PREFIXD_SESSION_ORPHAN)
 		return;
+	while (prefixd_lease_forget(e, s)) /* nobody will be told any more that they were revoked */
+		continue;
 	/* A session that holds nothing has nothing to wait for. */
 	if (!e->config.watches_processes || radix_list_empty(&s->leases)) {
 		prefixd_session_die(e, s, PREFIXD_END_DIED);

@@ -85,6 +85,13 @@ static void tell(struct flight *f, struct flight_lease *l, uint32_t state)
 	flight_stop(l);
 }
 
+void flight_fail(struct flight *f, struct flight_lease *l)
+{
+	if (l->waits_on || l->unled)
+		tell(f, l, PROTO_WAIT_FAILED);
+	flight_over(l);
+}
+
 static uint32_t judge(struct flight *f, struct flight_lease *l, uint32_t *ret_ready)
 {
 	uint32_t ready = f->ready(f->ctx, l);

@@ -54,6 +54,8 @@ void flight_changed(struct flight_lease *l);
 /* The lease ends, or its socket. */
 void flight_over(struct flight_lease *l);
 void flight_stop(struct flight_lease *l);
+/* It is taken back: if it waits, it is told so. */
+void flight_fail(struct flight *f, struct flight_lease *l);
 /* WAIT; returns the state, and the number that the reply has. */
 uint32_t flight_wait(struct flight *f, struct flight_lease *l, uint64_t seq, uint32_t deadline_us,
 		     uint32_t *ret_n);

@@ -92,24 +92,32 @@ static void open_all(struct run *r, struct session *s, bool blue)
 static void start(struct run *r, uint32_t i)
 {
 	struct session *s = &r->sessions[i];
+	struct proto_hello_req hello;
+	struct proto_hello_rep rep;
 
 	memset(s, 0, sizeof(*s));
-	s->c = world_worker(&r->w, pid_of(i), is_blue(i) ? 2000 : 1000);
+	s->copies = r->config.max_age_ns && i / PER_PROC % 2;
+	s->c = world_connect(&r->w, pid_of(i), is_blue(i) ? 2000 : 1000, false);
+	hello = world_hello_req(s->c);
+	hello.flags = s->copies ? PROTO_HELLO_COPIES : 0;
+	world_check(&r->w, world_hello(s->c, &hello, &rep) == PROTO_STATUS_OK);
 	open_all(r, s, is_blue(i));
 }
 
-/* The model's side of a lease's end.  keep: its slots stay taken for the grace. */
-static void lease_over(struct run *r, struct lease *l, bool keep, uint32_t pid)
+void random_lease_over(struct run *r, struct session *s, struct lease *l, enum random_keep keep)
 {
 	uint32_t n = l->n_res + l->n_own;
 
 	model_touch(&r->m, l->n_path ? l->path[l->n_path - 1] : MODEL_NOBODY);
 	model_drop(&r->m, l->hold);
 	model_drop(&r->m, l->donor_hold);
-	if (keep && n) {
+	if (keep != RANDOM_FREE && n) {
 		ck_assert_uint_lt(r->n_kept, 4096);
-		r->kept[r->n_kept].due_ns = r->w.now_ns + r->config.grace_ns;
-		r->kept[r->n_kept].pid = pid;
+		r->kept[r->n_kept].due_ns = keep == RANDOM_REVOKED
+						    ? UINT64_MAX
+						    : r->w.now_ns + r->config.grace_ns;
+		r->kept[r->n_kept].pid = s->c->peer.pid;
+		r->kept[r->n_kept].session = (uint32_t)(s - r->sessions);
 		r->kept[r->n_kept++].n = n;
 	} else {
 		r->m.n_taken -= n;
@@ -118,7 +126,22 @@ static void lease_over(struct run *r, struct lease *l, bool keep, uint32_t pid)
 	flight_over(&l->f);
 }
 
-static void session_over(struct run *r, struct session *s, bool keep)
+/* What was taken back of a session that ends is free, or has the grace of its other slots. */
+static void revoked_over(struct run *r, const struct session *s, enum random_keep keep)
+{
+	for (uint32_t i = 0; i < r->n_kept;) {
+		if (r->kept[i].due_ns != UINT64_MAX || &r->sessions[r->kept[i].session] != s) {
+			i++;
+		} else if (keep == RANDOM_GRACE) {
+			r->kept[i++].due_ns = r->w.now_ns + r->config.grace_ns;
+		} else {
+			r->m.n_taken -= r->kept[i].n;
+			r->kept[i] = r->kept[--r->n_kept];
+		}
+	}
+}
+
+void random_session_over(struct run *r, struct session *s, enum random_keep keep)
 {
 	/* In the order in which the engine ends them: by their beginning. */
 	for (;;) {
@@ -130,13 +153,19 @@ static void session_over(struct run *r, struct session *s, bool keep)
 				first = &s->leases[i];
 		if (!first)
 			break;
-		lease_over(r, first, keep, s->c->peer.pid);
+		random_lease_over(r, s, first, keep);
 	}
+	revoked_over(r, s, keep);
 	flight_settle(&r->flight);
 	s->c->n_events = 0; /* nobody is told any more */
 	random_flight_check(r);
 	s->c = NULL;
 	s->orphan = false;
+}
+
+static enum random_keep kept_how(const struct run *r)
+{
+	return r->config.grace_ns > 0 ? RANDOM_GRACE : RANDOM_FREE;
 }
 
 /* Slots whose time has come, or whose process has said that it is done; returns how many. */
@@ -145,7 +174,8 @@ static uint32_t expire_kept(struct run *r, uint32_t pid)
 	uint32_t n = 0;
 
 	for (uint32_t i = 0; i < r->n_kept;) {
-		if (r->kept[i].due_ns > r->w.now_ns && r->kept[i].pid != pid) {
+		if (r->kept[i].due_ns > r->w.now_ns &&
+		    (r->kept[i].pid != pid || r->kept[i].due_ns == UINT64_MAX)) {
 			i++;
 			continue;
 		}
@@ -169,20 +199,20 @@ static void kill_process(struct run *r, uint32_t proc)
 		if (s->c->used)
 			world_gone(s->c);
 		world_check(&r->w, !s->c->used);
-		session_over(r, s, r->config.grace_ns > 0);
+		random_session_over(r, s, kept_how(r));
 	}
 }
 
 static void end_socket(struct run *r, struct session *s)
 {
-	bool holds = false;
+	bool holds = random_revoked_slots(r, s) > 0;
 
 	for (uint32_t i = 0; i < N_LEASES; i++)
 		holds |= s->leases[i].used;
 	world_eof(s->c);
 	world_check(&r->w, s->c->used == (holds && r->config.watches_processes));
 	if (!s->c->used) {
-		session_over(r, s, r->config.grace_ns > 0);
+		random_session_over(r, s, kept_how(r));
 	} else {
 		s->orphan = true;
 		r->result.n_orphans++;
@@ -209,7 +239,12 @@ static void quiesce(struct run *r, uint32_t i)
 			n_leases += l->used;
 			n_slots += l->used ? l->n_res + l->n_own : 0;
 		}
+		n_slots += random_revoked_slots(r, &r->sessions[k]);
 	}
+	n_slots += random_revoked_slots(r, s);
+	revoked_over(r, s, RANDOM_FREE);
+	for (uint32_t j = 0; j < N_LEASES; j++)
+		s->leases[j].revoked = false; /* forgotten, whether it was told or not */
 	n_slots += expire_kept(r, pid_of(i));
 	world_check(&r->w, world_quiesced(s->c, &q, &rep) == PROTO_STATUS_OK);
 	world_check(&r->w, rep.n_leases == n_leases && rep.n_slots == n_slots);
@@ -217,7 +252,7 @@ static void quiesce(struct run *r, uint32_t i)
 		if (!r->sessions[k].c || !r->sessions[k].orphan)
 			continue;
 		world_check(&r->w, !r->sessions[k].c->used);
-		session_over(r, &r->sessions[k], false);
+		random_session_over(r, &r->sessions[k], RANDOM_FREE);
 	}
 }
 
@@ -358,7 +393,7 @@ static void do_match(struct run *r, uint32_t si)
 	bool keep = chance(r, 30);
 
 	for (uint32_t i = 0; i < N_LEASES && !l; i++)
-		if (!s->leases[i].used)
+		if (!s->leases[i].used && !s->leases[i].revoked)
 			l = &s->leases[i];
 	if (!l)
 		return;
@@ -385,6 +420,7 @@ static void do_match(struct run *r, uint32_t si)
 	world_check(&r->w, world_match(s->c, &m, &rep) == PROTO_STATUS_OK);
 	l->used = true;
 	l->id = rep.lease;
+	l->begun_ns = r->w.now_ns;
 	check_match(r, l, &rep, m.tail);
 	l->n_device = l->n_path;
 	l->looked = l->given - l->n_path;
@@ -563,7 +599,7 @@ static void do_release(struct run *r, struct session *s, struct lease *l)
 	world_check(&r->w, rep.hit_device_tokens == device + tail);
 	world_check(&r->w, rep.hit_pending_tokens == pending);
 	world_check(&r->w, rep.miss_tokens == l->n_tokens - device - pending - tail);
-	lease_over(r, l, false, 0);
+	random_lease_over(r, s, l, RANDOM_FREE);
 	maybe_again(r, s->c, keep);
 	if (chance(r, 10)) {
 		m.op_id = op_id(r, false);
@@ -665,8 +701,7 @@ static void one_op(struct run *r)
 		return;
 	l = &s->leases[below(r, N_LEASES)];
 	if (dice < 10) {
-		world_advance(&r->w, 1 + below(r, 1000000));
-		flight_time(&r->flight, r->w.now_ns);
+		random_pass(r, 1 + below(r, 1000000));
 		expire_kept(r, 0);
 	} else if (dice < 20 && r->config.kills_permille) {
 		end_socket(r, s);
@@ -678,6 +713,8 @@ static void one_op(struct run *r)
 		do_probe(r, si);
 	} else if (dice < 120) {
 		do_nonsense(r, s);
+	} else if (l->revoked) {
+		random_hear_of(r, s, l);
 	} else if (!l->used) {
 		do_match(r, si);
 	} else if (dice < 200) {
@@ -715,8 +752,7 @@ static void check_end(struct run *r)
 
 	for (uint32_t p = 0; p < N_PROCS; p++)
 		kill_process(r, p);
-	world_advance(&r->w, r->config.grace_ns + 1);
-	flight_time(&r->flight, r->w.now_ns);
+	random_pass(r, r->config.grace_ns + 1);
 	expire_kept(r, 0);
 	world_stats(&r->w, 0, &st);
 	world_check(&r->w, st.n_pins == 0);
@@ -740,6 +776,7 @@ void random_run(const struct random_config *config, struct random_result *ret)
 	wc.engine.limits.op_ids = 64; /* so that old ones go */
 	wc.engine.limits.pending_ns = 3000000;
 	wc.engine.grace_ns = config->grace_ns;
+	wc.engine.limits.lease_max_age_ns = config->max_age_ns;
 	wc.engine.watches_processes = config->watches_processes;
 	ck_assert_int_eq(world_init(&r.w, &wc), 0);
 	r.w.heap.quick = true; /* junk in each allocation would take most of the time */

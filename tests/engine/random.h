@@ -15,6 +15,7 @@ struct random_config {
 	uint32_t n_slots;        /* at most 256 */
 	uint32_t kills_permille; /* of the operations: a process dies */
 	uint64_t grace_ns;
+	uint64_t max_age_ns; /* half of the processes copy, and their leases end then; 0: never */
 	bool watches_processes;
 	bool islands;
 };
@@ -23,6 +24,7 @@ struct random_result {
 	struct prefixd_counters counters;
 	uint64_t n_steps, n_kills, n_verified_blocks, n_hits, n_replays, n_orphans, n_removed;
 	uint64_t n_waits, n_ready, n_lead, n_deadline, n_late; /* of single flight */
+	uint64_t n_revoked;
 };
 
 /* Fails the running test at the first difference; else fills in what happened. */

@@ -71,7 +71,8 @@ void random_flight_check(struct run *r)
 			uint32_t k = 0;
 
 			for (uint32_t j = 0; j < N_LEASES; j++)
-				if (s->leases[j].used && s->leases[j].id == e.lease)
+				if ((s->leases[j].used || s->leases[j].revoked) &&
+				    s->leases[j].id == e.lease)
 					l = &s->leases[j];
 			while (l && k < f->n_events &&
 			       (f->events[k].lease != &l->f || f->events[k].seq != seq))

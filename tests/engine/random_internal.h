@@ -30,6 +30,9 @@ struct lease {
 	uint32_t res[UNIVERSE_MAX], n_res;
 	uint32_t own[UNIVERSE_MAX], n_own;
 	struct flight_lease f;
+	/* random_age.c */
+	uint64_t begun_ns;
+	bool revoked; /* and its worker has not heard of it */
 };
 
 struct session {
@@ -37,6 +40,7 @@ struct session {
 	uint32_t ns[UNIVERSE_NS];
 	struct lease leases[N_LEASES];
 	bool orphan;
+	bool copies;
 };
 
 struct run {
@@ -47,15 +51,33 @@ struct run {
 	struct flight flight;
 	struct session sessions[N_SESSIONS];
 	struct {
-		uint64_t due_ns;
-		uint32_t n, pid;
-	} kept[4096]; /* slots of processes that ended */
+		uint64_t due_ns; /* UINT64_MAX: of a lease that was taken back */
+		uint32_t n, pid, session;
+	} kept[4096]; /* slots of processes that ended, or may still write them */
 	uint32_t n_kept;
 	uint64_t next_op;
 };
 
 /* How the path goes on, by the model; islands are found by their first key. */
 uint32_t random_expect(struct run *r, const struct lease *l, int blocks[UNIVERSE_MAX]);
+
+enum random_keep {
+	RANDOM_FREE,
+	RANDOM_GRACE,
+	RANDOM_REVOKED,
+};
+/* The model's side of a lease's end, and of a session's: where the slots go. */
+void random_lease_over(struct run *r, struct session *s, struct lease *l, enum random_keep keep);
+void random_session_over(struct run *r, struct session *s, enum random_keep keep);
+
+/* ---- random_age.c: leases that grow too old ---- */
+
+/* The clock goes on, for the engine and for the models. */
+void random_pass(struct run *r, uint64_t ns);
+/* The worker asks about a lease that was taken back. */
+void random_hear_of(struct run *r, struct session *s, struct lease *l);
+/* Slots that wait for the end of this session or for its QUIESCED. */
+uint32_t random_revoked_slots(const struct run *r, const struct session *s);
 
 /* ---- random_flight.c: who computes, who waits ---- */
 

@@ -80,6 +80,29 @@ START_TEST(islands_and_grace)
 }
 END_TEST
 
+/* Leases of every second process end when they are old, waiting, leading or orphaned alike. */
+START_TEST(revoked)
+{
+	struct random_config c = { .seed = seed + 4,
+				   .n_steps = n_steps / 2,
+				   .n_slots = 96,
+				   .kills_permille = 10,
+				   .grace_ns = _i ? 2000000 : 0,
+				   .max_age_ns = 1000000,
+				   .watches_processes = true,
+				   .islands = _i };
+	struct random_result res;
+
+	random_run(&c, &res);
+	say("revoked", &res);
+	ck_assert_uint_gt(res.n_revoked, n_steps / 200);
+	ck_assert_uint_eq(res.n_revoked, res.counters.leases_revoked);
+	ck_assert_uint_gt(res.counters.quarantined_blocks, 0);
+	ck_assert_uint_gt(res.n_waits, 0);
+	ck_assert_uint_gt(res.n_lead, 0);
+}
+END_TEST
+
 START_TEST(sockets_only)
 {
 	struct random_config c = { .seed = seed + 2,
@@ -120,6 +143,7 @@ int main(int argc, char **argv)
 	tcase_set_timeout(t, 600);
 	tcase_add_test(t, kills);
 	tcase_add_test(t, islands_and_grace);
+	tcase_add_loop_test(t, revoked, 0, 2);
 	tcase_add_test(t, sockets_only);
 	tcase_add_test(t, no_faults);
 	suite_add_tcase(s, t);
