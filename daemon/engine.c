@@ -49,7 +49,7 @@ static struct prefixd_tenant *tenant_find(struct prefixd_engine *e, const char *
  */
 static int tenants_set(struct prefixd_engine *e, const struct prefixd_tenant *v, uint32_t n)
 {
-	uint32_t cap = e->n_tenants + n;
+	uint32_t cap = e->n_tenants + n, had = e->n_tenants;
 
 	if (cap > e->tenants_cap) {
 		void *t = prefixd_grow(e->alloc, e->tenants, e->tenants_cap * sizeof(*e->tenants),
@@ -73,7 +73,11 @@ static int tenants_set(struct prefixd_engine *e, const struct prefixd_tenant *v,
 		t->name[PREFIXD_TENANT_NAME_MAX - 1] = '\0';
 		t->n_uids = radix_min_u32(t->n_uids, radix_array_size(t->uids));
 	}
-	return 0;
+	/* What an earlier life wrote is not overwritten before it was read. */
+	if (e->ledger.found || prefixd_note_tenants(e, had, e->n_tenants) == 0)
+		return 0;
+	e->n_tenants = had;
+	return -ENOMEM;
 }
 
 /* ---- life ------------------------------------------------------------------------------------ */
@@ -123,10 +127,18 @@ int prefixd_engine_new(struct prefixd_engine **ret_engine,
 	radix_list_init(&e->loads_stirred);
 	radix_list_init(&e->seeks);
 	e->free_move = RADIX_NONE;
+	e->check_again_ns = UINT64_MAX;
 	prefixd_events_init(e);
 	measure_replies(e);
 	e->groups_cap = config->limits.max_groups;
 	e->groups = prefixd_take0(a, (e->groups_cap + 1) * sizeof(struct prefixd_group *));
+	if (config->ledger &&
+	    prefixd_ledger_init(&e->ledger, a, config->ledger, config->naming_key) < 0) {
+		prefixd_engine_free(e);
+		return -ENOMEM;
+	}
+	if (config->ledger && !e->ledger.found)
+		prefixd_ledger_life(&e->ledger, &config->boot);
 	if (!e->groups || tenants_set(e, config->tenants, config->n_tenants) < 0 ||
 	    prefixd_out_reserve(e, config->limits.max_frame + PREFIXD_OUT_SLACK, 64) < 0) {
 		prefixd_engine_free(e);
@@ -143,6 +155,9 @@ struct prefixd_engine *prefixd_engine_free(struct prefixd_engine *e)
 	if (!e)
 		return NULL;
 	a = e->alloc;
+	/* What is written down stays, for the next life. */
+	if (e->ledger.alloc)
+		prefixd_ledger_deinit(&e->ledger);
 	/* The index goes as a whole, so nothing is taken apart one by one. */
 	while (e->sessions.n)
 		prefixd_session_free(
@@ -160,6 +175,7 @@ struct prefixd_engine *prefixd_engine_free(struct prefixd_engine *e)
 	prefixd_leases_deinit(e);
 	prefixd_moves_deinit(e);
 	prefixd_seeks_deinit(e);
+	prefixd_names_deinit(e);
 	prefixd_events_deinit(e);
 	for (uint32_t i = 0; i < e->n_groups; i++)
 		if (e->groups[i])
@@ -169,6 +185,7 @@ struct prefixd_engine *prefixd_engine_free(struct prefixd_engine *e)
 	prefixd_set_deinit(a, &e->namespaces);
 	radix_give(a, e->groups, (e->groups_cap + 1) * sizeof(struct prefixd_group *));
 	radix_give(a, e->tenants, e->tenants_cap * sizeof(*e->tenants));
+	radix_give(a, e->checks, PREFIXD_CHECKS * sizeof(*e->checks));
 	radix_give(a, e->actions, e->actions_cap * sizeof(*e->actions));
 	radix_give(a, e->waits, e->waits_cap * sizeof(struct prefixd_lease *));
 	radix_give(a, e->out, e->out_cap);
@@ -316,6 +333,7 @@ uint64_t prefixd_engine_deadline(const struct prefixd_engine *e)
 				     max_age);
 	if (e->draining && !e->exited && e->drain_deadline_ns)
 		due = radix_min_u64(due, e->drain_deadline_ns);
+	due = radix_min_u64(due, e->check_again_ns);
 	due = radix_min_u64(due, prefixd_fence_deadline(e));
 	due = radix_min_u64(due, prefixd_room_deadline(e));
 	due = radix_min_u64(due, prefixd_loads_deadline(e));
@@ -449,6 +467,8 @@ struct prefixd_actions prefixd_engine_step(struct prefixd_engine *e, struct pref
 	e->out_len = 0;
 	e->log_len = 0;
 	prefixd_room_begin(e);
+	if (radix_unlikely(e->ledger.found) && event->type != PREFIXD_EVENT_RESTORE)
+		prefixd_restore_not(e);
 	switch (event->type) {
 	case PREFIXD_EVENT_SESSION_OPENED:
 		prefixd_session_opened(e, event->session, &event->u.peer);
@@ -509,6 +529,7 @@ struct prefixd_actions prefixd_engine_step(struct prefixd_engine *e, struct pref
 	} while (!radix_list_empty(&e->loads_stirred));
 	prefixd_pending_settle(e);
 	prefixd_roots_reap(e);
+	prefixd_checks_settle(e);
 	prefixd_fence_settle(e);
 	prefixd_moves_settle(e);
 	if (event->type == PREFIXD_EVENT_TIMER)

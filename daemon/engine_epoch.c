@@ -67,6 +67,7 @@ static uint64_t set(struct prefixd_engine *e, struct prefixd_namespace *ns,
 	if (ns->epoch.n == 0 && ns->epoch.nonce == 0)
 		ns->refs++; /* it stays: see above */
 	ns->epoch = epoch;
+	prefixd_note_epoch(e, ns);
 	e->counters.invalidations++;
 	prefixd_events_mute(e, true);
 	for (uint32_t i = 0; i < e->roots.n; i++) {

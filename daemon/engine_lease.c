@@ -15,6 +15,7 @@
  * gap always has room for.
  */
 #include "daemon/engine_internal.h"
+#include "radix/crash.h"
 
 #define KEPT_BUFFER  (256u << 10) /* a free lease keeps a key buffer of up to this size */
 #define KEPT_BUFFERS (64u << 20)  /* and all of them together of this */
@@ -65,33 +66,61 @@ static void lease_clear(struct prefixd_lease *l)
 	l->keys_cap = keep.keys_cap;
 	l->slots = keep.slots;
 	l->slots_cap = keep.slots_cap;
+	l->record = keep.record;
+}
+
+/* One more, at the end of the table. */
+static struct prefixd_lease *lease_make(struct prefixd_engine *e)
+{
+	struct prefixd_lease *l;
+
+	if (table_room(e) < 0)
+		return NULL;
+	l = prefixd_take0(e->alloc, sizeof(*l));
+	if (!l)
+		return NULL;
+	l->idx = e->n_leases;
+	if (prefixd_note_lease_room(e, l) < 0) {
+		radix_give(e->alloc, l, sizeof(*l));
+		return NULL;
+	}
+	lease_clear(l);
+	e->leases[e->n_leases++] = l;
+	return l;
 }
 
 struct prefixd_lease *prefixd_lease_new(struct prefixd_engine *e)
 {
 	struct prefixd_lease *l;
 
-	if (!radix_list_empty(&e->free_leases)) {
-		l = radix_list_first(&e->free_leases, struct prefixd_lease, link);
-		radix_list_remove(&l->link);
-		e->spare_bytes -= l->keys_cap + l->slots_cap * sizeof(*l->slots);
-	} else {
-		if (table_room(e) < 0)
-			return NULL;
-		l = prefixd_take0(e->alloc, sizeof(*l));
-		if (!l)
-			return NULL;
-		l->idx = e->n_leases;
-		e->leases[e->n_leases++] = l;
-	}
+	if (radix_list_empty(&e->free_leases))
+		return lease_make(e);
+	l = radix_list_first(&e->free_leases, struct prefixd_lease, link);
+	radix_list_remove(&l->link);
+	e->spare_bytes -= l->keys_cap + l->slots_cap * sizeof(*l->slots);
 	lease_clear(l);
 	return l;
 }
 
-static void lease_put_away(struct prefixd_engine *e, struct prefixd_lease *l)
+struct prefixd_lease *prefixd_lease_at(struct prefixd_engine *e, uint32_t idx)
+{
+	while (e->n_leases <= idx) {
+		struct prefixd_lease *l = lease_make(e);
+
+		if (!l)
+			return NULL;
+		radix_list_add_tail(&e->free_leases, &l->link);
+	}
+	return e->leases[idx];
+}
+
+void prefixd_lease_put_away(struct prefixd_engine *e, struct prefixd_lease *l)
 {
 	size_t bytes = l->keys_cap + l->slots_cap * sizeof(*l->slots);
 
+	prefixd_note_lease_over(e, l); /* its slots are free by now */
+	if (l->restored)
+		prefixd_restored_over(e, l);
 	radix_list_remove(&l->link);
 	radix_list_remove(&l->aging);
 	lease_clear(l);
@@ -116,7 +145,7 @@ void prefixd_lease_cancel(struct prefixd_engine *e, struct prefixd_lease *l)
 		return;
 	if (l->root)
 		prefixd_root_put(e, l->root);
-	lease_put_away(e, l);
+	prefixd_lease_put_away(e, l);
 }
 
 void prefixd_leases_deinit(struct prefixd_engine *e)
@@ -329,8 +358,6 @@ static void settle(struct prefixd_engine *e, struct prefixd_lease *l, struct pro
 /* Gives every slot back; keep_back: nobody may have them yet. */
 static void give_slots(struct prefixd_engine *e, struct prefixd_lease *l, bool keep_back)
 {
-	uint32_t owner = l->session->number;
-
 	e->counters.discarded_blocks += l->n_reserved;
 	/* Close the gap, so that a lease in quarantine has one list. */
 	if (l->n_reserved)
@@ -340,7 +367,7 @@ static void give_slots(struct prefixd_engine *e, struct prefixd_lease *l, bool k
 	l->n_reserved = 0;
 	l->res_head = l->n_own;
 	for (uint32_t i = 0; i < l->n_own; i++) {
-		int r = radix_slot_discard(l->group->index, owner, l->slots[i], keep_back);
+		int r = radix_slot_discard(l->group->index, l->idx, l->slots[i], keep_back);
 
 		radix_assert(r == 0);
 		if (!keep_back)
@@ -372,20 +399,32 @@ static void count_end(struct prefixd_counters *c, enum prefixd_lease_end how)
 	}
 }
 
+/* Something of it is to be kept from use until the grace is over. */
+static bool keeps_slots(const struct prefixd_lease *l)
+{
+	return l->n_own || (l->restored && l->group->n_lost);
+}
+
+static void quarantine(struct prefixd_engine *e, struct prefixd_lease *l)
+{
+	l->boot = l->session->boot;
+	l->session = NULL;
+	l->state = PREFIXD_LEASE_QUARANTINE;
+	l->due_ns = e->now_ns + e->config.grace_ns;
+	radix_list_add_tail(&e->quarantine, &l->link);
+}
+
 /* A revoked lease whose session goes: its slots, which are kept back already, get their end. */
 static void finish_revoked(struct prefixd_engine *e, struct prefixd_lease *l,
 			   enum prefixd_lease_end how)
 {
-	if (how != PREFIXD_END_DIED || e->config.grace_ns == 0 || l->n_own == 0) {
+	if (how != PREFIXD_END_DIED || e->config.grace_ns == 0 || !keeps_slots(l)) {
 		(void)prefixd_lease_unquarantine(e, l);
 		return;
 	}
 	radix_list_remove(&l->link);
 	l->session->n_leases--;
-	l->session = NULL;
-	l->state = PREFIXD_LEASE_QUARANTINE;
-	l->due_ns = e->now_ns + e->config.grace_ns;
-	radix_list_add_tail(&e->quarantine, &l->link);
+	quarantine(e, l);
 }
 
 /*
@@ -412,8 +451,16 @@ void prefixd_lease_finish(struct prefixd_engine *e, struct prefixd_lease *l,
 		finish_revoked(e, l, how);
 		return;
 	}
-	settle(e, l, &r);
-	count_end(&e->counters, how);
+	if (l->state == PREFIXD_LEASE_KEPT) {
+		prefixd_kept_finish(e, l, how);
+		return;
+	}
+	if (l->restored) { /* an earlier life counted its lookup */
+		e->n_restored--;
+	} else {
+		settle(e, l, &r);
+		count_end(&e->counters, how);
+	}
 	prefixd_fence_done(l);
 	prefixd_reserve_end(e, l, how);
 	prefixd_load_orphan(e, l);
@@ -425,6 +472,7 @@ void prefixd_lease_finish(struct prefixd_engine *e, struct prefixd_lease *l,
 	tell_hit(e, l);
 	radix_touch(l->group->index, &l->pin.at, prefixd_tick(e));
 	radix_pin_drop(l->group->index, &l->pin);
+	radix_crash_point("engine_lease_unpinned");
 	if (l->held)
 		radix_pin_drop(l->group->index, &l->hold);
 	l->held = false;
@@ -441,18 +489,17 @@ void prefixd_lease_finish(struct prefixd_engine *e, struct prefixd_lease *l,
 		*ret = r;
 	if (how == PREFIXD_END_REVOKED) {
 		l->state = PREFIXD_LEASE_REVOKED;
+		prefixd_note_lease_moved(e, l);
 		return;
 	}
 	l->session->n_leases--;
-	l->session = NULL;
-	if (!l->n_own) {
-		lease_put_away(e, l);
+	if (keep_back && keeps_slots(l)) {
+		radix_list_remove(&l->link);
+		quarantine(e, l);
 		return;
 	}
-	radix_list_remove(&l->link);
-	l->state = PREFIXD_LEASE_QUARANTINE;
-	l->due_ns = e->now_ns + e->config.grace_ns;
-	radix_list_add_tail(&e->quarantine, &l->link);
+	l->session = NULL;
+	prefixd_lease_put_away(e, l);
 }
 
 uint32_t prefixd_lease_unquarantine(struct prefixd_engine *e, struct prefixd_lease *l)
@@ -469,7 +516,7 @@ uint32_t prefixd_lease_unquarantine(struct prefixd_engine *e, struct prefixd_lea
 	prefixd_fence_stir(l->group);
 	if (l->session)
 		l->session->n_leases--;
-	lease_put_away(e, l);
+	prefixd_lease_put_away(e, l);
 	return n;
 }
 
@@ -519,8 +566,9 @@ static int commit_one(struct prefixd_engine *e, struct prefixd_lease *l, struct 
 	b->key = prefixd_lease_key(l);
 	b->slot = l->slots[l->res_head];
 	b->n_tokens = (uint32_t)radix_min_u64(ns->block_tokens, l->n_tokens - before);
-	r = radix_commit(l->group->index, &l->pin, l->session->number, b, prefixd_tick(e), &slot,
-			 &result);
+	prefixd_note_commit(e, l, b->key);
+	r = radix_commit(l->group->index, &l->pin, l->idx, b, prefixd_tick(e), &slot, &result);
+	prefixd_note_committed(e, l, r == 0 && result == RADIX_COMMIT_STORED);
 	if (r)
 		return r;
 	if (result == RADIX_COMMIT_DUPLICATE) {
@@ -623,6 +671,7 @@ static void commit_on(struct prefixd_engine *e, struct prefixd_request *rq, stru
 	if (n_fresh)
 		prefixd_write_through(e, l->group, fresh, n_fresh);
 	prefixd_pending_changed(e, l);
+	radix_crash_point("engine_committed");
 	if (r) {
 		prefixd_refuse(e, rq, r < 0 ? PROTO_STATUS_NO_MEMORY : PROTO_STATUS_CONFLICT, "n",
 			       "%u of %u blocks were committed; the next one %s; RELEASE the lease "
@@ -635,6 +684,7 @@ static void commit_on(struct prefixd_engine *e, struct prefixd_request *rq, stru
 		l->tail_last = 0; /* that block is ours now, and cannot be found any more */
 	l->tail_offer = 0;
 	prefixd_lease_drop_donor(l);
+	prefixd_note_lease_moved(e, l);
 	rep.reuse = radix_reuse_counter(l->group->index);
 	proto_commit_rep_encode(&rp.w, &rep);
 	prefixd_reply_add_runs(&rp, runs.n);
@@ -657,7 +707,7 @@ void prefixd_op_commit(struct prefixd_engine *e, struct prefixd_request *rq)
 	if (!l || !commit_check(e, rq, l, &m))
 		return;
 	if (prefixd_op_prepare(e, rq, &m.op_id, e->commit_fixed + 8 * m.n) < 0 ||
-	    prefixd_names_room(e, m.n) < 0) {
+	    prefixd_names_path(e, l->root, &l->pin.at) < 0 || prefixd_names_room(e, m.n) < 0) {
 		prefixd_refuse_memory(e, rq);
 		return;
 	}

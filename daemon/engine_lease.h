@@ -10,11 +10,14 @@
 #include "daemon/engine_tiers.h"
 #include "proto/codec.h"
 
+struct prefixd_lease_record;
+
 enum prefixd_lease_state {
 	PREFIXD_LEASE_FREE,
 	PREFIXD_LEASE_ACTIVE,
 	PREFIXD_LEASE_REVOKED,    /* ended; its slots wait for QUIESCED or death */
 	PREFIXD_LEASE_QUARANTINE, /* its process is gone; its slots wait for due_ns */
+	PREFIXD_LEASE_KEPT,       /* of an earlier life, and its group is not there yet */
 };
 
 enum prefixd_lease_end {
@@ -106,5 +109,10 @@ struct prefixd_lease {
 	uint64_t left; /* what it adds to the group's n_left: it is an orphan's */
 	/* whose slots these are, once the session is gone */
 	uint32_t uid, pid;
-	struct proto_id instance;
+	struct proto_id instance, boot;
+	/* for the next life: engine_note.c */
+	struct prefixd_lease_record *record; /* of its place, for good; NULL: there is no ledger */
+	bool restored;                       /* an earlier life gave it: it is nobody's lookup */
+	bool over;                           /* KEPT, and it has ended, */
+	enum prefixd_lease_end how;          /* so */
 };

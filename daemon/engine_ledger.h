@@ -78,8 +78,9 @@ struct prefixd_session_record {
 	uint64_t start_time;
 	uint32_t number; /* in that life */
 	uint32_t pid, uid, gid;
-	uint32_t copies, version;
+	uint32_t copies, pad;
 	char name[64];
+	uint64_t users; /* in this life; not under the record's check */
 };
 
 /* How far a lease has come: behind which blocks it holds, and what it copies from. */
@@ -157,7 +158,7 @@ struct prefixd_lease_name {
 	uint32_t idx, session, session_check, group, root;
 };
 
-/* Writes the record; it holds nothing until prefixd_ledger_lease_move(). */
+/* Writes the record; both halves say the same. */
 void prefixd_ledger_lease_begin(struct prefixd_lease_record *r,
 				const struct prefixd_lease_name *name, struct radix_member pin,
 				struct radix_member donor);
@@ -167,9 +168,14 @@ void prefixd_ledger_lease_begin(struct prefixd_lease_record *r,
  */
 void prefixd_ledger_lease_move(struct prefixd_lease_record *r, struct radix_member pin,
 			       struct radix_member donor);
+/* What never came to be a member is not its place: the other half counts again. */
+void prefixd_ledger_lease_back(struct prefixd_lease_record *r);
+/* What the half that counts says. */
+void prefixd_ledger_lease_place(const struct prefixd_lease_record *r, struct radix_member *ret_pin,
+				struct radix_member *ret_donor);
 void prefixd_ledger_lease_end(struct prefixd_lease_record *r);
-/* What the record of place `idx` says.  `ret_half[0]` counts, else `ret_half[1]`, if it has a check
- * that agrees; else both say RADIX_NONE.  False: it is free, or damaged (*ret_damaged). */
+/* What the record of place `idx` says.  ret_half[0] counts, ret_half[1] if that never came to be;
+ * their `check` is 1 when it agreed, else 0.  False: it is free, or damaged (*ret_damaged). */
 bool prefixd_ledger_lease_read(const struct prefixd_lease_record *r, uint32_t idx,
 			       struct prefixd_lease_name *ret_name,
 			       struct prefixd_lease_half ret_half[2], bool *ret_damaged);

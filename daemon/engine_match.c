@@ -429,6 +429,7 @@ static bool match_on(struct prefixd_engine *e, struct prefixd_request *rq, struc
 	hold_lower(l, k);
 	look_for_tail(e, l, k, &slot);
 	prefixd_lease_begin(e, l, rq->s, l->root);
+	prefixd_note_lease(e, l);
 	look_for_pending(e, l, k, m->flags & PROTO_MATCH_LEAD);
 	l->reason = reason_of(e, l, k);
 	advise(e, l, k, &rep);
@@ -460,7 +461,7 @@ void prefixd_op_match(struct prefixd_engine *e, struct prefixd_request *rq)
 	if (!match_check(e, rq, &m, &name, &k.n_keys))
 		return;
 	l = prefixd_lease_new(e);
-	if (!l || prefixd_root_get(e, &name, &l->root) < 0) {
+	if (!l || prefixd_note_session(e, rq->s) < 0 || prefixd_root_get(e, &name, &l->root) < 0) {
 		prefixd_lease_cancel(e, l);
 		prefixd_refuse_memory(e, rq);
 		return;
@@ -621,6 +622,7 @@ static void extend_on(struct prefixd_engine *e, struct prefixd_request *rq, stru
 		if ((m->flags & PROTO_MATCH_LEAD) && prefixd_leads(l))
 			l->leads_rest = true;
 	}
+	prefixd_note_lease_moved(e, l);
 	reply_match(e, rq, &rp, l, &k, slot, &rep);
 }
 

@@ -113,21 +113,29 @@ bool prefixd_moves_down(const struct prefixd_engine *e)
 
 /* ---- the beginning --------------------------------------------------------------------------- */
 
+/* radix began a move of it in this step: the block is there. */
+static const struct prefixd_root *root_of(const struct prefixd_group *g, struct radix_member block)
+{
+	uint32_t index_root, n_tokens;
+	int r = radix_member_root(g->index, block, &index_root, &n_tokens);
+
+	radix_assert(r == 0);
+	return (const struct prefixd_root *)(uintptr_t)radix_root_user(g->index, index_root);
+}
+
 static void describe(struct prefixd_engine *e, const struct prefixd_group *g,
 		     const struct radix_move *m, struct prefixd_carry *c)
 {
-	const struct prefixd_root *root;
+	const struct prefixd_root *root = root_of(g, m->block);
 	const void *key;
 	uint32_t index_root;
 	int r = radix_member_root(g->index, m->block, &index_root, &c->n_tokens);
 
-	/* radix began this move in this step: the block is there. */
 	if (r == 0)
 		r = radix_member_key(g->index, m->block, &key, &c->key_len);
 	if (r == 0)
 		r = radix_member_checksum(g->index, m->block, &c->checksum_kind, c->checksum);
 	radix_assert(r == 0);
-	root = (const struct prefixd_root *)(uintptr_t)radix_root_user(g->index, index_root);
 	memcpy(c->ns_digest, root->ns->digest, sizeof(c->ns_digest));
 	/* The block may go in this very step: its key is kept apart, and found by its place there
 	 * when the step ends, because the buffer may grow until then. */
@@ -145,10 +153,13 @@ struct prefixd_move *prefixd_move_start(struct prefixd_engine *e, struct prefixd
 					: m->to == RADIX_TIER_REDIS ? PREFIXD_ACTION_STORE
 								    : PREFIXD_ACTION_COPY;
 	struct prefixd_pace *pace = &g->pace[m->from][m->to];
-	struct prefixd_action *a = prefixd_act(e, type, RADIX_NONE);
+	struct prefixd_action *a;
 	struct prefixd_move *mv;
 	uint32_t idx = e->free_move;
 
+	if (type != PREFIXD_ACTION_COPY)
+		prefixd_names_member(e, root_of(g, m->block), m->block);
+	a = prefixd_act(e, type, RADIX_NONE);
 	radix_assert(e->n_moves < e->moves_cap);
 	mv = &e->moves[idx];
 	e->free_move = mv->next;
@@ -187,6 +198,7 @@ struct prefixd_move *prefixd_move_start(struct prefixd_engine *e, struct prefixd
 
 void prefixd_moves_settle(struct prefixd_engine *e)
 {
+	prefixd_names_settle(e);
 	for (uint32_t i = 0; e->keys_out_len && i < e->n_actions; i++) {
 		struct prefixd_action *a = &e->actions[i];
 

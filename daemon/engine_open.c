@@ -13,10 +13,7 @@
 
 #include <stdio.h>
 
-#define OPEN_ERROR_MAX   768u /* bytes of the longest answer to an OPEN that waited */
-#define HOST_ENTRY_BYTES 256u /* of the index for a block that it knows, as README.md has it */
-#define GHOSTS           4u   /* blocks that left and are remembered, for each slot */
-#define GHOST_BYTES      20u  /* of each of them, at most */
+#define OPEN_ERROR_MAX 768u /* bytes of the longest answer to an OPEN that waited */
 
 struct prefixd_namespace *prefixd_session_ns(const struct prefixd_engine *e,
 					     const struct prefixd_session *s, uint32_t id)
@@ -64,6 +61,7 @@ void prefixd_namespace_unref(struct prefixd_engine *e, struct prefixd_namespace 
 	if (--ns->refs > 0)
 		return;
 	prefixd_set_del(&e->namespaces, &ns->item);
+	prefixd_note_ns_gone(e, ns);
 	if (ns->mode == RADIX_KEYS_DIGEST)
 		family_lost(e, ns);
 	namespace_free(e, ns);
@@ -279,8 +277,8 @@ static struct prefixd_namespace *namespace_new(struct prefixd_engine *e,
 		return NULL;
 	ns->text_len = m->model.n + m->revision.n + m->dtype.n + m->adapter.n + m->engine.n + 5;
 	ns->text = radix_take(e->alloc, ns->text_len);
-	if (!ns->text) {
-		radix_give(e->alloc, ns, sizeof(*ns));
+	if (!ns->text || prefixd_note_ns_room(e, ns) < 0) {
+		namespace_free(e, ns);
 		return NULL;
 	}
 	ns->model = text_add(ns, &at, m->model);
@@ -305,168 +303,6 @@ static struct prefixd_namespace *namespace_new(struct prefixd_engine *e,
 			ns->seed_mismatch = true;
 	}
 	return ns;
-}
-
-/* ---- groups and budget ----------------------------------------------------------------------- */
-
-static struct prefixd_group *group_find(const struct prefixd_engine *e, uint64_t block_bytes)
-{
-	for (uint32_t i = 0; i < e->n_groups; i++)
-		if (e->groups[i] && e->groups[i]->slot_bytes == block_bytes)
-			return e->groups[i];
-	return NULL;
-}
-
-void prefixd_group_free(struct prefixd_engine *e, struct prefixd_group *g)
-{
-	if (e->groups[g->id] == g) {
-		e->groups[g->id] = NULL;
-		e->budget_used -= g->budget;
-	}
-	radix_list_remove(&g->stirred);
-	prefixd_loads_deinit(e, g);
-	radix_index_free(g->index);
-	radix_give(e->alloc, g->marks, g->n_slots);
-	radix_give(e->alloc, g, sizeof(*g));
-}
-
-/* How many slots the budget allows; false: refused. */
-static bool group_slots(struct prefixd_engine *e, struct prefixd_request *rq, uint64_t block_bytes,
-			uint32_t *ret_slots, uint64_t *ret_budget)
-{
-	uint64_t stride = (block_bytes + 63) & ~63ull;
-	uint64_t left = e->config.pool_bytes ? e->config.pool_bytes - e->budget_used : UINT64_MAX;
-	uint64_t n = e->config.pool_blocks;
-
-	if (n == 0)
-		n = radix_min_u64(left / stride, 1u << 30);
-	if (n == 0 || n > left / stride) {
-		prefixd_refuse(
-			e, rq, PROTO_STATUS_NO_BUDGET, "block_bytes",
-			"a pool of %llu blocks of %llu bytes needs %llu bytes, but %llu of "
-			"%llu bytes are left by other pools; raise pool-bytes or set pool-blocks",
-			(unsigned long long)(n ? n : 1), (unsigned long long)block_bytes,
-			(unsigned long long)((n ? n : 1) * stride), (unsigned long long)left,
-			(unsigned long long)e->config.pool_bytes);
-		return false;
-	}
-	*ret_slots = (uint32_t)n;
-	*ret_budget = n * stride;
-	return true;
-}
-
-/* What a host slot costs of host_bytes: its memory, and what the index takes for it. */
-static uint64_t host_cost(const struct prefixd_engine *e, uint64_t block_bytes)
-{
-	uint64_t ghosts = e->config.write == PREFIXD_WRITE_SECOND_USE ? GHOSTS * GHOST_BYTES : 0;
-
-	return ((block_bytes + 63) & ~63ull) + HOST_ENTRY_BYTES + ghosts;
-}
-
-/* How many host slots the limits allow, 0 too; false: refused. */
-static bool group_host(struct prefixd_engine *e, struct prefixd_request *rq, uint64_t block_bytes,
-		       uint32_t *ret_host)
-{
-	uint64_t cost = host_cost(e, block_bytes), left = e->config.host_bytes;
-	uint64_t n = e->config.host_blocks;
-
-	if (e->config.host_bytes == 0) {
-		*ret_host = e->config.host_blocks;
-		return true;
-	}
-	for (uint32_t i = 0; i < e->n_groups; i++)
-		if (e->groups[i])
-			left -= radix_min_u64(left, e->groups[i]->n_host *
-							    host_cost(e, e->groups[i]->slot_bytes));
-	if (n == 0)
-		n = radix_min_u64(left / cost, 1u << 30);
-	if (n > left / cost) {
-		prefixd_refuse(e, rq, PROTO_STATUS_NO_BUDGET, "block_bytes",
-			       "a host tier of %llu blocks of %llu bytes needs %llu bytes, but "
-			       "%llu of %llu bytes are left; raise host-bytes or lower host-blocks",
-			       (unsigned long long)n, (unsigned long long)block_bytes,
-			       (unsigned long long)(n * cost), (unsigned long long)left,
-			       (unsigned long long)e->config.host_bytes);
-		return false;
-	}
-	*ret_host = (uint32_t)n;
-	return true;
-}
-
-/*
- * A life's boot id is random; with a count of the pools made in it, it names each of them.  The id
- * is not the boot id itself, so that nobody takes the one for the other.
- */
-static void name_pool(struct prefixd_engine *e, struct prefixd_group *g)
-{
-	uint32_t mixed;
-
-	g->pool = e->config.boot;
-	memcpy(&mixed, g->pool.b, sizeof(mixed));
-	mixed ^= 0x6c6f6f70u + ++e->n_pools_made;
-	memcpy(g->pool.b, &mixed, sizeof(mixed));
-}
-
-static struct prefixd_group *group_new(struct prefixd_engine *e, struct prefixd_request *rq,
-				       uint64_t block_bytes)
-{
-	struct prefixd_group *g;
-	uint32_t n_slots, n_host, id = 0;
-	uint64_t budget;
-
-	while (id < e->n_groups && e->groups[id])
-		id++;
-	if (id >= e->groups_cap || id >= e->config.limits.max_groups) {
-		prefixd_refuse(e, rq, PROTO_STATUS_LIMIT, "block_bytes",
-			       "%u pools of other block sizes exist, which is the limit; raise it "
-			       "or use one of their sizes",
-			       e->n_groups);
-		return NULL;
-	}
-	if (!group_slots(e, rq, block_bytes, &n_slots, &budget) ||
-	    !group_host(e, rq, block_bytes, &n_host))
-		return NULL;
-	g = prefixd_take0(e->alloc, sizeof(*g));
-	if (!g) {
-		prefixd_refuse_memory(e, rq);
-		return NULL;
-	}
-	g->state = PREFIXD_GROUP_CREATING;
-	g->id = id;
-	name_pool(e, g);
-	g->n_slots = n_slots;
-	g->slot_bytes = block_bytes;
-	g->budget = budget;
-	g->busy_session = RADIX_NONE;
-	radix_list_init(&g->waiting);
-	radix_list_init(&g->line);
-	radix_list_init(&g->behind);
-	radix_list_init(&g->stirred);
-	radix_list_init(&g->loads);
-	g->line_due_ns = g->again_ns = UINT64_MAX;
-	g->n_host = n_host;
-	g->marks = prefixd_take0(e->alloc, n_slots);
-	if (!g->marks) {
-		radix_give(e->alloc, g, sizeof(*g));
-		prefixd_refuse_memory(e, rq);
-		return NULL;
-	}
-	return g;
-}
-
-/* From here on the group exists, and the shell makes its memory. */
-static void group_begin(struct prefixd_engine *e, struct prefixd_group *g)
-{
-	struct prefixd_action *a = prefixd_act(e, PREFIXD_ACTION_POOL_CREATE, RADIX_NONE);
-
-	a->group = g->id;
-	a->u.pool.n_slots = g->n_slots;
-	a->u.pool.n_host = g->n_host;
-	a->u.pool.slot_bytes = g->slot_bytes;
-	e->groups[g->id] = g;
-	if (g->id == e->n_groups)
-		e->n_groups++;
-	e->budget_used += g->budget;
 }
 
 /* ---- OPEN ------------------------------------------------------------------------------------ */
@@ -581,17 +417,19 @@ static void open_namespace(struct prefixd_engine *e, struct prefixd_request *rq,
 	ns = prefixd_namespace_find(e, digest);
 	if (!session_room(e, rq, ns))
 		return;
-	g = ns ? ns->group : group_find(e, m->block_bytes);
+	g = ns ? ns->group : prefixd_group_find(e, m->block_bytes);
 	if (!g) {
-		g = new_group = group_new(e, rq, m->block_bytes);
+		g = new_group = prefixd_group_new(e, rq, m->block_bytes);
 		if (!g)
 			return;
 	}
 	if (!ns)
 		ns = made = namespace_new(e, m, digest);
 	if (!ns || (g->state == PREFIXD_GROUP_CREATING && wait_for_pool(e, rq, ns, g) < 0)) {
-		if (made)
+		if (made) {
+			prefixd_note_ns_gone(e, made);
 			namespace_free(e, made);
+		}
 		if (new_group)
 			prefixd_group_free(e, new_group);
 		prefixd_refuse_memory(e, rq);
@@ -603,16 +441,20 @@ static void open_namespace(struct prefixd_engine *e, struct prefixd_request *rq,
 		e->key_max = made->key_len > e->key_max ? made->key_len : e->key_max;
 		memcpy(&hash, digest, sizeof(hash));
 		prefixd_set_add(&e->namespaces, &made->item, hash);
+		prefixd_note_ns(e, made);
 	}
 	if (made && made->seed_mismatch)
 		prefixd_log(e, PREFIXD_LOG_WARN,
 			    "namespace %u is open with another hash seed too, by pid %u: nothing "
 			    "will be shared between them",
 			    made->id, rq->s->peer.pid);
-	if (new_group)
-		group_begin(e, new_group);
-	if (made)
-		prefixd_epoch_ask(e, made);
+	if (new_group) { /* from here on it exists, and the shell makes its memory */
+		prefixd_group_add(e, new_group, new_group->budget);
+		prefixd_group_create(e, new_group);
+	}
+	if (made || ns->to_ask)
+		prefixd_epoch_ask(e, ns);
+	ns->to_ask = false;
 	if (rq->deferred)
 		return;
 	session_add(rq->s, ns);
@@ -636,7 +478,7 @@ void prefixd_op_open(struct prefixd_engine *e, struct prefixd_request *rq)
 		open_namespace(e, rq, &m);
 }
 
-/* ---- the pool's answer ----------------------------------------------------------------------- */
+/* ---- OPENs that waited ----------------------------------------------------------------------- */
 
 static void waiting_free(struct prefixd_engine *e, struct prefixd_waiting *w)
 {
@@ -665,8 +507,8 @@ void prefixd_waiting_drop(struct prefixd_engine *e, struct prefixd_session *s)
 }
 
 /* Answers every OPEN that waits for this group; why != NULL refuses them. */
-static void answer_waiting(struct prefixd_engine *e, struct prefixd_group *g,
-			   enum proto_status status, const char *why)
+void prefixd_open_answer(struct prefixd_engine *e, struct prefixd_group *g,
+			 enum proto_status status, const char *why)
 {
 	while (!radix_list_empty(&g->waiting)) {
 		struct prefixd_waiting *w = radix_list_first(&g->waiting, struct prefixd_waiting,
@@ -682,50 +524,4 @@ static void answer_waiting(struct prefixd_engine *e, struct prefixd_group *g,
 		}
 		waiting_free(e, w);
 	}
-}
-
-void prefixd_pool_failed(struct prefixd_engine *e, uint32_t group, const char *why)
-{
-	struct prefixd_group *g = group < e->n_groups ? e->groups[group] : NULL;
-
-	if (!g || g->state != PREFIXD_GROUP_CREATING)
-		return;
-	answer_waiting(e, g, PROTO_STATUS_NO_BUDGET, why ? why : "the pool's memory cannot be had");
-	prefixd_group_free(e, g);
-}
-
-void prefixd_pool_ready(struct prefixd_engine *e, const struct prefixd_event *event)
-{
-	uint32_t group = event->u.pool.group;
-	struct prefixd_group *g = group < e->n_groups ? e->groups[group] : NULL;
-	struct radix_index_config config = {
-		.alloc = e->alloc,
-		.secret = { e->config.secret[0], e->config.secret[1] },
-		.generations = event->u.pool.generations,
-	};
-
-	if (!g || g->state != PREFIXD_GROUP_CREATING)
-		return;
-	config.n_slots = g->n_slots;
-	config.n_host = g->n_host;
-	config.redis = e->config.redis;
-	config.n_entries = g->n_slots + g->n_host + (e->config.redis ? e->config.index_blocks : 0);
-	/* With second-use, what was dropped unused is remembered for a while: used again after all,
-	 * it is worth a copy. */
-	if (e->config.write == PREFIXD_WRITE_SECOND_USE && prefixd_tiered(e, g))
-		config.n_ghosts = (uint32_t)radix_min_u64(
-			GHOSTS * ((uint64_t)g->n_slots + g->n_host), 1u << 30);
-	if (radix_index_new(&g->index, &config) < 0) {
-		prefixd_act(e, PREFIXD_ACTION_POOL_DESTROY, RADIX_NONE)->group = group;
-		answer_waiting(e, g, PROTO_STATUS_NO_MEMORY,
-			       "the daemon has no memory for an index over this pool");
-		prefixd_group_free(e, g);
-		return;
-	}
-	g->slot_stride = event->u.pool.slot_stride;
-	g->pool_len = event->u.pool.pool_len;
-	g->n_fds = event->u.pool.n_fds;
-	g->state = PREFIXD_GROUP_READY;
-	prefixd_events_attach(e, g);
-	answer_waiting(e, g, PROTO_STATUS_OK, NULL);
 }

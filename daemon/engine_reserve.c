@@ -10,6 +10,7 @@
  * request with its lease is taken, RELEASE apart: the place of its first block stays.
  */
 #include "daemon/engine_internal.h"
+#include "radix/crash.h"
 
 static int slots_room(struct prefixd_engine *e, struct prefixd_lease *l, uint32_t n)
 {
@@ -59,7 +60,8 @@ static void reserve_on(struct prefixd_engine *e, struct prefixd_request *rq,
 
 	prefixd_reply_begin(e, &rp, e->reserve_fixed);
 	runs = prefixd_reply_runs(e, &rp, e->reserve_fixed, want);
-	radix_reserve(l->group->index, rq->s->number, want, &runs, &granted);
+	radix_reserve(l->group->index, l->idx, want, &runs, &granted);
+	radix_crash_point("engine_reserved");
 	l->group->reap = true;
 	prefixd_room_taken(e, l->group);
 	if (granted == 0) {

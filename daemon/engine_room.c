@@ -67,7 +67,7 @@ static void again(struct prefixd_group *g, uint64_t at_ns)
 static void look(struct prefixd_engine *e, struct prefixd_group *g)
 {
 	if (g->state == PREFIXD_GROUP_READY && !radix_list_linked(&g->stirred) &&
-	    prefixd_tiered(e, g))
+	    (prefixd_tiered(e, g) || g->n_corrupt))
 		radix_list_add_tail(&e->stirred, &g->stirred);
 }
 
@@ -436,6 +436,10 @@ static void settle(struct prefixd_engine *e, struct prefixd_group *g)
 	g->serving = true;
 	g->again_ns = UINT64_MAX;
 	remove_corrupt(g);
+	if (!prefixd_tiered(e, g)) {
+		g->serving = false;
+		return;
+	}
 	serve_all_late(e, g);
 	serve_all(e, g, &g->line);
 	if (!first_of(&g->line))

@@ -190,50 +190,91 @@ struct prefixd_root *prefixd_root_find(const struct prefixd_engine *e,
 	return find(e, name, root_hash(e, name));
 }
 
-static int root_make(struct prefixd_engine *e, const struct prefixd_root_name *name, uint64_t hash,
-		     struct prefixd_root **ret_root)
+/* A root as its name says; neither in the map nor in the index.  NULL: no memory. */
+static struct prefixd_root *root_alloc(struct prefixd_engine *e,
+				       const struct prefixd_root_name *name,
+				       struct radix_root_config *ret_config)
 {
 	struct prefixd_namespace *ns = name->ns;
 	struct prefixd_root *r;
-	struct radix_root_config config = {
-		.mode = ns->mode,
-		.key_len = ns->key_len,
-		.block_tokens = ns->block_tokens,
-		.token_bytes = ns->token_bytes,
-		.ns = ns->id,
-		.tenant = name->tenant,
-	};
 
 	if (prefixd_set_room(e->alloc, &e->roots) < 0)
-		return -ENOMEM;
+		return NULL;
 	r = prefixd_take0(e->alloc, sizeof(*r) + name->salt.n);
 	if (!r)
-		return -ENOMEM;
-	config.user = (uint64_t)(uintptr_t)r;
+		return NULL;
 	radix_list_init(&r->leaders);
 	prefixd_root_id(e, name, &r->id);
 	if (e->config.redis)
 		name_root(e, name, "prefixd root name", r->name, sizeof(r->name));
-	memcpy(config.name, r->id.b, sizeof(config.name));
-	if (radix_root_new(ns->group->index, &config, &r->index_root) < 0) {
-		radix_give(e->alloc, r, sizeof(*r) + name->salt.n);
-		return -ENOMEM;
-	}
 	r->ns = ns;
 	r->tenant = name->tenant;
 	r->busy_depth = RADIX_NONE;
 	r->salt_len = (uint8_t)name->salt.n;
 	if (r->salt_len)
 		memcpy(r->salt, name->salt.p, r->salt_len);
+	*ret_config = (struct radix_root_config){
+		.mode = ns->mode,
+		.key_len = ns->key_len,
+		.block_tokens = ns->block_tokens,
+		.token_bytes = ns->token_bytes,
+		.ns = ns->id,
+		.tenant = name->tenant,
+		.user = (uint64_t)(uintptr_t)r,
+	};
+	memcpy(ret_config->name, r->id.b, sizeof(ret_config->name));
+	return r;
+}
+
+static void root_add(struct prefixd_engine *e, struct prefixd_root *r, uint64_t hash)
+{
+	struct prefixd_namespace *ns = r->ns;
+
 	prefixd_set_add(&e->roots, &r->item, hash);
 	ns->refs++;
 	ns->n_roots++;
 	if (ns->tenant == RADIX_NONE)
-		ns->tenant = name->tenant;
-	else if (ns->tenant != name->tenant)
+		ns->tenant = r->tenant;
+	else if (ns->tenant != r->tenant)
 		ns->several_tenants = true;
+}
+
+static int root_make(struct prefixd_engine *e, const struct prefixd_root_name *name, uint64_t hash,
+		     struct prefixd_root **ret_root)
+{
+	struct radix_root_config config;
+	struct prefixd_root *r = root_alloc(e, name, &config);
+
+	if (!r)
+		return -ENOMEM;
+	if (prefixd_note_root_room(e, r) < 0)
+		goto no_record;
+	if (radix_root_new(name->ns->group->index, &config, &r->index_root) < 0)
+		goto no_root;
+	prefixd_note_root(e, r);
+	root_add(e, r, hash);
 	*ret_root = r;
 	return 0;
+no_root:
+	prefixd_note_root_gone(e, r);
+no_record:
+	radix_give(e->alloc, r, sizeof(*r) + r->salt_len);
+	return -ENOMEM;
+}
+
+struct prefixd_root *prefixd_root_again(struct prefixd_engine *e, struct prefixd_namespace *ns,
+					const struct prefixd_root_record *rec, uint32_t record,
+					struct radix_root_config *ret_config)
+{
+	struct prefixd_root_name name = { ns, rec->tenant, { rec->salt, rec->salt_len } };
+	struct prefixd_root *r = root_alloc(e, &name, ret_config);
+
+	if (!r)
+		return NULL;
+	r->record = record;
+	r->index_root = rec->root;
+	root_add(e, r, root_hash(e, &name));
+	return r;
 }
 
 int prefixd_root_get(struct prefixd_engine *e, const struct prefixd_root_name *name,
@@ -257,6 +298,7 @@ void prefixd_root_free(struct prefixd_engine *e, struct prefixd_root *root)
 	struct prefixd_namespace *ns = root->ns;
 
 	radix_assert(root->n_leases == 0 && root->n_holds == 0);
+	prefixd_note_root_gone(e, root);
 	prefixd_set_del(&e->roots, &root->item);
 	radix_give(e->alloc, root, sizeof(*root) + root->salt_len);
 	ns->n_roots--;

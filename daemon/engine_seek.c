@@ -1,8 +1,7 @@
 /*
- * engine_seek.c - what Redis is told of new members, and asked about missing ones.
+ * engine_seek.c - what Redis is asked about missing blocks.
  *
- * What it guarantees.  Members are named before anything else is asked about them.  A request is
- * answered in the step that reads it, whatever Redis does: LOOK goes out beside the reply, and what
+ * What it guarantees.  A request is answered in the step that reads it, whatever Redis does: LOOK goes out beside the reply, and what
  * is found serves whoever asks next.  Of the same place one LOOK is under way at a time; few are at
  * a time altogether, and few per second, so that cold prompts do not turn into load on Redis.
  *
@@ -36,65 +35,6 @@ struct prefixd_seek {
 static struct prefixd_seek *seek_at(const struct radix_list *it)
 {
 	return radix_list_entry((struct radix_list *)(uintptr_t)it, struct prefixd_seek, link);
-}
-
-/* ---- NAMES ----------------------------------------------------------------------------------- */
-
-int prefixd_names_room(struct prefixd_engine *e, uint32_t n)
-{
-	uint32_t cap = e->members_cap ? e->members_cap : 64;
-	void *v;
-
-	if (!e->config.redis)
-		return 0;
-	if (prefixd_actions_room(e, 1) < 0)
-		return -ENOMEM;
-	n++; /* the one before them */
-	if (n <= e->members_cap)
-		return 0;
-	while (cap < n)
-		cap *= 2;
-	v = prefixd_grow(e->alloc, e->members, e->members_cap * sizeof(*e->members),
-			 cap * sizeof(*e->members));
-	if (!v)
-		return -ENOMEM;
-	e->members = v;
-	e->members_cap = cap;
-	return 0;
-}
-
-void prefixd_name_members(struct prefixd_engine *e, const struct prefixd_root *root,
-			  const struct radix_place *end, const void *keys, uint32_t n)
-{
-	const struct prefixd_namespace *ns = root->ns;
-	uint32_t *entries, n_path, first;
-	struct prefixd_action *a;
-
-	if (!e->config.redis || n == 0)
-		return;
-	radix_assert(n < e->members_cap);
-	n_path = radix_path_members(ns->group->index, end, n + 1, e->members);
-	radix_assert(n_path >= n);
-	first = n_path - n;
-	a = prefixd_act(e, PREFIXD_ACTION_NAMES, RADIX_NONE);
-	a->group = ns->group->id;
-	a->u.names = (struct prefixd_names){
-		.mode = ns->mode,
-		.parent = ns->mode == RADIX_KEYS_TOKENS && first ? e->members[0].entry : RADIX_NONE,
-		.key_len = ns->key_len,
-		.n = n,
-		.keys = keys,
-	};
-	memcpy(a->u.names.root, root->name, sizeof(root->name));
-	memcpy(a->u.names.ns_digest, ns->digest, sizeof(ns->digest));
-	/* The entries, one behind another, take the members' place: a step names members once. */
-	entries = (uint32_t *)(void *)e->members;
-	for (uint32_t i = 0; i < n; i++) {
-		uint32_t entry = e->members[first + i].entry;
-
-		memcpy(&entries[i], &entry, sizeof(entry));
-	}
-	a->u.names.entries = entries;
 }
 
 /* ---- LOOK ------------------------------------------------------------------------------------ */
@@ -134,9 +74,6 @@ void prefixd_seeks_deinit(struct prefixd_engine *e)
 	seek_free(e, e->spent);
 	e->spent = NULL;
 	e->n_seeks = 0;
-	radix_give(e->alloc, e->members, e->members_cap * sizeof(*e->members));
-	e->members = NULL;
-	e->members_cap = 0;
 }
 
 /* Somebody asks for the same already; whoever wants it to come up may add that. */
@@ -200,7 +137,8 @@ void prefixd_seek(struct prefixd_engine *e, struct prefixd_root *root, const str
 		return;
 	n_keys = radix_min_u32(radix_min_u32(n_keys, SEEK_KEYS), SEEK_KEY_BYTES / ns->key_len);
 	/* Without memory, or where there is too much of it already, the question is not asked. */
-	if (e->n_seeks >= SEEKS_MAX || prefixd_actions_room(e, 1) < 0 || !earned(e)) {
+	if (e->n_seeks >= SEEKS_MAX || prefixd_names_path(e, root, at) < 0 ||
+	    prefixd_actions_room(e, 1) < 0 || !earned(e)) {
 		e->counters.looks_skipped++;
 		return;
 	}
@@ -243,7 +181,8 @@ static void found(struct prefixd_engine *e, struct prefixd_seek *s, uint32_t n)
 	radix_match(ix, &s->at.at, s->keys, n, NULL, &m);
 	skip = m.n_blocks;
 	radix_pin_move(ix, &s->at, &m.end);
-	if (skip < n && prefixd_names_room(e, n - skip) == 0) {
+	if (skip < n && prefixd_names_path(e, s->root, &s->at.at) == 0 &&
+	    prefixd_names_room(e, n - skip) == 0) {
 		const uint8_t *keys = s->keys + (size_t)skip * ns->key_len;
 
 		added = radix_add_lower(ix, &s->at, keys, n - skip, prefixd_tick(e), e->members);

@@ -39,6 +39,7 @@ void prefixd_session_opened(struct prefixd_engine *e, uint32_t number,
 		return;
 	}
 	s->number = number;
+	s->record = RADIX_NONE;
 	s->peer = *peer;
 	s->version = PROTO_VERSION_HELLO;
 	s->boot = e->config.boot;
@@ -60,6 +61,7 @@ void prefixd_session_free(struct prefixd_engine *e, struct prefixd_session *s)
 	}
 	radix_give(e->alloc, s->ns, s->ns_cap * sizeof(struct prefixd_namespace *));
 	prefixd_ops_deinit(e, &s->ops);
+	prefixd_note_session_gone(e, s);
 	e->n_orphans -= s->state == PREFIXD_SESSION_ORPHAN;
 	prefixd_set_del(&e->sessions, &s->item);
 	radix_give(e->alloc, s, sizeof(*s));

@@ -4,6 +4,7 @@
  *     engine_moves.c  the table of moves: from radix to an action, from MOVED back to radix
  *     engine_room.c   free slots ahead of demand; who waits for slots, in order
  *     engine_load.c   bringing blocks up for a lease or a PREFETCH
+ *     engine_names.c  NAMES: what members are called across machines
  *     engine_seek.c   LOOK: blocks that only Redis knows of
  *     engine_epoch.c  INVALIDATE and epochs
  *
@@ -167,8 +168,21 @@ void prefixd_loads_deinit(struct prefixd_engine *e, struct prefixd_group *g);
 int prefixd_loads_verify(const struct prefixd_engine *e, const struct prefixd_group *g,
 			 uint64_t *pins, uint64_t *slots, char *why, size_t why_len);
 
-/* ---- engine_seek.c --------------------------------------------------------------------------- */
+/* ---- engine_names.c -------------------------------------------------------------------------- */
 
+/* The group's members are an earlier life's, and have no names yet.  Return: 0, -ENOMEM. */
+radix_nodiscard int prefixd_names_adopted(struct prefixd_engine *e, struct prefixd_group *g);
+void prefixd_names_forget(struct prefixd_engine *e, struct prefixd_group *g); /* idempotent */
+/* The last member before `end` has a name, or NAMES goes out for it in this step.  Return: 0,
+ * -ENOMEM: it has none. */
+radix_nodiscard int prefixd_names_path(struct prefixd_engine *e, const struct prefixd_root *root,
+				       const struct radix_place *end);
+/* The same for a member, as far as there is memory. */
+void prefixd_names_member(struct prefixd_engine *e, const struct prefixd_root *root,
+			  struct radix_member block);
+/* The end of a step, and of the engine. */
+void prefixd_names_settle(struct prefixd_engine *e);
+void prefixd_names_deinit(struct prefixd_engine *e);
 /* Room to name `n` members in this step, before they come to be.  Return: 0, -ENOMEM. */
 radix_nodiscard int prefixd_names_room(struct prefixd_engine *e, uint32_t n);
 /*
@@ -177,6 +191,9 @@ radix_nodiscard int prefixd_names_room(struct prefixd_engine *e, uint32_t n);
  */
 void prefixd_name_members(struct prefixd_engine *e, const struct prefixd_root *root,
 			  const struct radix_place *end, const void *keys, uint32_t n);
+
+/* ---- engine_seek.c --------------------------------------------------------------------------- */
+
 /*
  * Asks Redis, in the background, for the keys behind `at`.  With `device_end`, where device copies
  * end on the way there, what it has is brought up as by prefixd_load_ahead().

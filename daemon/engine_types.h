@@ -12,7 +12,9 @@
 #include "daemon/engine.h"
 #include "daemon/engine_events.h"
 #include "daemon/engine_lease.h"
+#include "daemon/engine_ledger.h"
 #include "daemon/engine_tiers.h"
+#include "daemon/ledger.h"
 #include "proto/codec.h"
 
 struct prefixd_session;
@@ -42,7 +44,7 @@ struct prefixd_set {
 /* ---- groups, namespaces, roots --------------------------------------------------------------- */
 
 enum prefixd_group_state {
-	PREFIXD_GROUP_CREATING, /* POOL_CREATE went out; OPENs wait */
+	PREFIXD_GROUP_CREATING, /* POOL_CREATE or _ADOPT went out, or verifying; OPENs wait */
 	PREFIXD_GROUP_READY,
 };
 
@@ -62,7 +64,7 @@ struct prefixd_group {
 	uint64_t slot_bytes;
 	uint64_t slot_stride;
 	uint64_t pool_len;
-	uint64_t budget; /* bytes of the total that this group takes */
+	uint64_t budget;      /* bytes of the total that this group takes */
 	struct proto_id pool; /* names the pool's memory, in every life that keeps it */
 	bool kept;            /* the memory is that of an earlier life */
 	uint8_t n_fds;
@@ -99,6 +101,16 @@ struct prefixd_group {
 	bool up_full;            /* a load found the window of moves up full */
 	uint32_t n_declined;     /* loads that were advised against */
 	bool loads_starve;       /* one found no slot */
+	/* an earlier life's: engine_restore.c, engine_adopt.c, engine_check.c */
+	uint32_t n_entries;  /* of the block table, when it was made */
+	bool noted;          /* it has a record: its block table outlives the engine */
+	bool adopting;       /* POOL_ADOPT went out */
+	bool checking;       /* payloads are to be compared with their checksums */
+	uint32_t check_at;   /* the next block to be compared */
+	uint32_t n_checking; /* batches under way */
+	uint32_t n_restored; /* leases of earlier lives that are not over */
+	uint64_t n_lost;     /* slots of lost blocks, kept back until then */
+	uint64_t *named;     /* a bit per entry: it has a name in this life; NULL: all have */
 };
 
 /* One OPEN that waits for its pool. */
@@ -111,6 +123,9 @@ struct prefixd_waiting {
 
 struct prefixd_namespace {
 	struct prefixd_item item;
+	uint32_t record; /* in the ledger */
+	bool kept;       /* of an earlier life, until its group is there: holds a reference */
+	bool to_ask;     /* of an earlier life: what others know of its epoch was not asked yet */
 	uint32_t id;
 	uint32_t refs; /* sessions that opened it, OPENs that wait, roots */
 	uint32_t n_sessions;
@@ -135,6 +150,7 @@ struct prefixd_namespace {
 
 struct prefixd_root {
 	struct prefixd_item item;
+	uint32_t record; /* in the ledger */
 	struct prefixd_namespace *ns;
 	uint32_t index_root;
 	uint32_t tenant;
@@ -194,6 +210,7 @@ struct prefixd_session {
 	struct prefixd_item item;
 	enum prefixd_session_state state;
 	uint32_t number;
+	uint32_t record; /* in the ledger; RADIX_NONE: it never had a lease */
 	struct prefixd_peer peer;
 	enum prefixd_guard over; /* the limit that it is beyond: HELLO will be refused */
 	bool copies;
@@ -215,6 +232,18 @@ struct prefixd_session {
 };
 
 /* ---- the engine ------------------------------------------------------------------------------ */
+
+/* Blocks whose payloads are being compared with their checksums: engine_check.c. */
+#define PREFIXD_CHECKS 4u
+
+struct prefixd_check {
+	struct prefixd_group *group; /* NULL: not under way */
+	uint32_t serial;             /* of the id */
+	uint32_t from;               /* check_at before them */
+	uint32_t n;
+	struct radix_sum v[PREFIXD_VERIFY_MAX];
+	uint64_t generation[PREFIXD_VERIFY_MAX]; /* of their slots */
+};
 
 struct prefixd_engine {
 	const struct radix_alloc *alloc;
@@ -264,6 +293,8 @@ struct prefixd_engine {
 	uint64_t seek_ns; /* the token bucket: when the next LOOK was earned at the latest */
 	struct radix_member *members; /* scratch: who is to be named in this step */
 	uint32_t members_cap;
+	uint8_t *late; /* entries and keys of those that are named late in this step */
+	size_t late_cap, late_len;
 
 	bool draining;
 	bool exited;
@@ -284,6 +315,14 @@ struct prefixd_engine {
 	uint32_t key_max;            /* longest key of any namespace */
 	uint8_t *keys_out;           /* keys of this step's moves */
 	size_t keys_out_cap, keys_out_len;
+
+	/* what outlives the engine: ledger.c, engine_note.c; and what did: engine_restore.c */
+	struct prefixd_ledger ledger;
+	struct prefixd_restored restored;
+	uint32_t n_adopting;          /* groups whose memory was asked for */
+	uint32_t n_restored;          /* leases of earlier lives that are active */
+	struct prefixd_check *checks; /* [PREFIXD_CHECKS]; NULL: nothing is verified */
+	uint64_t check_again_ns;      /* to go on then though nothing happens; UINT64_MAX */
 
 	/* this step's output */
 	uint8_t *out;

@@ -65,7 +65,7 @@ static const struct {
 	[PREFIXD_LEDGER_ROOT] = { sizeof(struct prefixd_root_record),
 				  sizeof(struct prefixd_root_record) },
 	[PREFIXD_LEDGER_SESSION] = { sizeof(struct prefixd_session_record),
-				     sizeof(struct prefixd_session_record) },
+				     offsetof(struct prefixd_session_record, users) },
 	[PREFIXD_LEDGER_LEASE] = { sizeof(struct prefixd_lease_record),
 				   offsetof(struct prefixd_lease_record, half) },
 };
@@ -525,15 +525,34 @@ void prefixd_ledger_lease_begin(struct prefixd_lease_record *r,
 	radix_crash_point("ledger_lease_given");
 }
 
+static uint32_t half_now(const struct prefixd_lease_record *r)
+{
+	return (uint32_t)(r->word >> 32) != lease_code(0);
+}
+
 void prefixd_ledger_lease_move(struct prefixd_lease_record *r, struct radix_member pin,
 			       struct radix_member donor)
 {
-	uint32_t now = (uint32_t)(r->word >> 32) == lease_code(0) ? 0 : 1;
+	uint32_t now = half_now(r);
 
 	half_set(r, !now, pin, donor);
 	radix_crash_point("ledger_lease_half");
 	radix_publish(&r->word, (uint64_t)lease_code(!now) << 32 | (uint32_t)r->word);
 	radix_crash_point("ledger_lease_moved");
+}
+
+void prefixd_ledger_lease_back(struct prefixd_lease_record *r)
+{
+	radix_publish(&r->word, (uint64_t)lease_code(!half_now(r)) << 32 | (uint32_t)r->word);
+}
+
+void prefixd_ledger_lease_place(const struct prefixd_lease_record *r, struct radix_member *ret_pin,
+				struct radix_member *ret_donor)
+{
+	const struct prefixd_lease_half *h = &r->half[half_now(r)];
+
+	*ret_pin = (struct radix_member){ h->pin, h->pin_generation };
+	*ret_donor = (struct radix_member){ h->donor, h->donor_generation };
 }
 
 void prefixd_ledger_lease_end(struct prefixd_lease_record *r)
@@ -560,8 +579,7 @@ bool prefixd_ledger_lease_read(const struct prefixd_lease_record *r, uint32_t id
 							 r->group,   r->root };
 		for (uint32_t i = 0; i < 2; i++) {
 			ret_half[i] = r->half[i ? !now : now];
-			if (ret_half[i].check != half_check(&ret_half[i], r->id))
-				ret_half[i].pin = ret_half[i].donor = RADIX_NONE;
+			ret_half[i].check = ret_half[i].check == half_check(&ret_half[i], r->id);
 		}
 		return true;
 	}

@@ -1,0 +1,284 @@
+/*
+ * engine_group.c - pool groups: their sizes, the budget, their memory.
+ *
+ * What it guarantees.  Namespaces of one block size share a group.  The pools never exceed the
+ * configured total, but by what an earlier life left.  A group that is made here and whose block
+ * table outlives the engine is written down before anybody is told of it.
+ *
+ * What it relies on.  POOL_READY or POOL_FAILED answers each POOL_CREATE and POOL_ADOPT; until then
+ * OPENs of the group wait (engine_open.c).
+ */
+#include "daemon/engine_internal.h"
+
+#define HOST_ENTRY_BYTES 256u /* of the index for a block that it knows, as README.md has it */
+#define GHOSTS           4u   /* blocks that left and are remembered, for each slot */
+#define GHOST_BYTES      20u  /* of each of them, at most */
+
+/* ---- groups and budget ----------------------------------------------------------------------- */
+
+struct prefixd_group *prefixd_group_find(const struct prefixd_engine *e, uint64_t block_bytes)
+{
+	for (uint32_t i = 0; i < e->n_groups; i++)
+		if (e->groups[i] && e->groups[i]->slot_bytes == block_bytes)
+			return e->groups[i];
+	return NULL;
+}
+
+void prefixd_group_free(struct prefixd_engine *e, struct prefixd_group *g)
+{
+	if (e->groups[g->id] == g) {
+		e->groups[g->id] = NULL;
+		e->budget_used -= g->budget;
+	}
+	radix_list_remove(&g->stirred);
+	prefixd_loads_deinit(e, g);
+	radix_index_free(g->index);
+	radix_give(e->alloc, g->marks, g->n_slots);
+	prefixd_names_forget(e, g);
+	radix_give(e->alloc, g, sizeof(*g));
+}
+
+struct prefixd_group *prefixd_group_make(struct prefixd_engine *e, uint32_t id, uint32_t n_slots,
+					 uint32_t n_host, uint64_t slot_bytes)
+{
+	struct prefixd_group *g = prefixd_take0(e->alloc, sizeof(*g));
+
+	if (!g)
+		return NULL;
+	g->marks = prefixd_take0(e->alloc, n_slots);
+	if (!g->marks) {
+		radix_give(e->alloc, g, sizeof(*g));
+		return NULL;
+	}
+	g->state = PREFIXD_GROUP_CREATING;
+	g->id = id;
+	g->n_slots = n_slots;
+	g->n_host = n_host;
+	g->slot_bytes = slot_bytes;
+	g->busy_session = RADIX_NONE;
+	radix_list_init(&g->waiting);
+	radix_list_init(&g->line);
+	radix_list_init(&g->behind);
+	radix_list_init(&g->stirred);
+	radix_list_init(&g->loads);
+	g->line_due_ns = g->again_ns = UINT64_MAX;
+	return g;
+}
+
+void prefixd_group_add(struct prefixd_engine *e, struct prefixd_group *g, uint64_t budget)
+{
+	g->budget = budget;
+	e->groups[g->id] = g;
+	if (g->id >= e->n_groups)
+		e->n_groups = g->id + 1;
+	e->budget_used += budget;
+}
+
+/* How many slots the budget allows; false: refused. */
+static bool group_slots(struct prefixd_engine *e, struct prefixd_request *rq, uint64_t block_bytes,
+			uint32_t *ret_slots, uint64_t *ret_budget)
+{
+	uint64_t stride = (block_bytes + 63) & ~63ull;
+	/* Pools of an earlier life may take more than there is now. */
+	uint64_t left = e->config.pool_bytes
+				? e->config.pool_bytes -
+					  radix_min_u64(e->config.pool_bytes, e->budget_used)
+				: UINT64_MAX;
+	uint64_t n = e->config.pool_blocks;
+
+	if (n == 0)
+		n = radix_min_u64(left / stride, 1u << 30);
+	if (n == 0 || n > left / stride) {
+		prefixd_refuse(
+			e, rq, PROTO_STATUS_NO_BUDGET, "block_bytes",
+			"a pool of %llu blocks of %llu bytes needs %llu bytes, but %llu of "
+			"%llu bytes are left by other pools; raise pool-bytes or set pool-blocks",
+			(unsigned long long)(n ? n : 1), (unsigned long long)block_bytes,
+			(unsigned long long)((n ? n : 1) * stride), (unsigned long long)left,
+			(unsigned long long)e->config.pool_bytes);
+		return false;
+	}
+	*ret_slots = (uint32_t)n;
+	*ret_budget = n * stride;
+	return true;
+}
+
+/* What a host slot costs of host_bytes: its memory, and what the index takes for it. */
+static uint64_t host_cost(const struct prefixd_engine *e, uint64_t block_bytes)
+{
+	uint64_t ghosts = e->config.write == PREFIXD_WRITE_SECOND_USE ? GHOSTS * GHOST_BYTES : 0;
+
+	return ((block_bytes + 63) & ~63ull) + HOST_ENTRY_BYTES + ghosts;
+}
+
+/* How many host slots the limits allow, 0 too; false: refused. */
+static bool group_host(struct prefixd_engine *e, struct prefixd_request *rq, uint64_t block_bytes,
+		       uint32_t *ret_host)
+{
+	uint64_t cost = host_cost(e, block_bytes), left = e->config.host_bytes;
+	uint64_t n = e->config.host_blocks;
+
+	if (e->config.host_bytes == 0) {
+		*ret_host = e->config.host_blocks;
+		return true;
+	}
+	for (uint32_t i = 0; i < e->n_groups; i++)
+		if (e->groups[i])
+			left -= radix_min_u64(left, e->groups[i]->n_host *
+							    host_cost(e, e->groups[i]->slot_bytes));
+	if (n == 0)
+		n = radix_min_u64(left / cost, 1u << 30);
+	if (n > left / cost) {
+		prefixd_refuse(e, rq, PROTO_STATUS_NO_BUDGET, "block_bytes",
+			       "a host tier of %llu blocks of %llu bytes needs %llu bytes, but "
+			       "%llu of %llu bytes are left; raise host-bytes or lower host-blocks",
+			       (unsigned long long)n, (unsigned long long)block_bytes,
+			       (unsigned long long)(n * cost), (unsigned long long)left,
+			       (unsigned long long)e->config.host_bytes);
+		return false;
+	}
+	*ret_host = (uint32_t)n;
+	return true;
+}
+
+/*
+ * A life's boot id is random; with a count of the pools made in it, it names each of them.  The id
+ * is not the boot id itself, so that nobody takes the one for the other.
+ */
+static void name_pool(struct prefixd_engine *e, struct prefixd_group *g)
+{
+	uint32_t mixed;
+
+	g->pool = e->config.boot;
+	memcpy(&mixed, g->pool.b, sizeof(mixed));
+	mixed ^= 0x6c6f6f70u + ++e->n_pools_made;
+	memcpy(g->pool.b, &mixed, sizeof(mixed));
+}
+
+struct prefixd_group *prefixd_group_new(struct prefixd_engine *e, struct prefixd_request *rq,
+					uint64_t block_bytes)
+{
+	struct prefixd_group *g;
+	uint32_t n_slots, n_host, id = 0;
+	uint64_t budget;
+
+	while (id < e->n_groups && e->groups[id])
+		id++;
+	if (id >= e->groups_cap || id >= e->config.limits.max_groups) {
+		prefixd_refuse(e, rq, PROTO_STATUS_LIMIT, "block_bytes",
+			       "%u pools of other block sizes exist, which is the limit; raise it "
+			       "or use one of their sizes",
+			       e->n_groups);
+		return NULL;
+	}
+	if (!group_slots(e, rq, block_bytes, &n_slots, &budget) ||
+	    !group_host(e, rq, block_bytes, &n_host))
+		return NULL;
+	g = prefixd_note_group_room(e, id) < 0
+		    ? NULL
+		    : prefixd_group_make(e, id, n_slots, n_host, block_bytes);
+	if (!g) {
+		prefixd_refuse_memory(e, rq);
+		return NULL;
+	}
+	name_pool(e, g);
+	g->budget = budget;
+	return g;
+}
+
+void prefixd_group_create(struct prefixd_engine *e, struct prefixd_group *g)
+{
+	struct prefixd_action *a = prefixd_act(e, PREFIXD_ACTION_POOL_CREATE, RADIX_NONE);
+	struct radix_index_config config = prefixd_group_config(e, g);
+
+	a->group = g->id;
+	a->u.pool.n_slots = g->n_slots;
+	a->u.pool.n_host = g->n_host;
+	a->u.pool.slot_bytes = g->slot_bytes;
+	if (e->config.ledger)
+		a->u.pool.table_len = radix_store_len(&config);
+}
+
+/* ---- its memory is there, or is not ---- */
+
+void prefixd_group_refuse(struct prefixd_engine *e, struct prefixd_group *g, const char *why)
+{
+	prefixd_open_answer(e, g, PROTO_STATUS_NO_MEMORY, why);
+	prefixd_group_free(e, g);
+}
+
+void prefixd_group_open(struct prefixd_engine *e, struct prefixd_group *g)
+{
+	g->state = PREFIXD_GROUP_READY;
+	prefixd_events_attach(e, g);
+	prefixd_open_answer(e, g, PROTO_STATUS_OK, NULL);
+}
+
+void prefixd_pool_failed(struct prefixd_engine *e, uint32_t group, const char *why)
+{
+	struct prefixd_group *g = group < e->n_groups ? e->groups[group] : NULL;
+
+	if (!g || g->state != PREFIXD_GROUP_CREATING || g->index)
+		return;
+	if (!why)
+		why = "the pool's memory cannot be had";
+	if (g->adopting) {
+		prefixd_adopt_failed(e, g, why);
+		return;
+	}
+	prefixd_open_answer(e, g, PROTO_STATUS_NO_BUDGET, why);
+	prefixd_group_free(e, g);
+}
+
+struct radix_index_config prefixd_group_config(const struct prefixd_engine *e,
+					       const struct prefixd_group *g)
+{
+	struct radix_index_config config = {
+		.alloc = e->alloc,
+		.n_slots = g->n_slots,
+		.n_host = g->n_host,
+		.redis = e->config.redis,
+		.n_entries = g->n_entries,
+		.secret = { e->config.secret[0], e->config.secret[1] },
+	};
+
+	/* That of an earlier life keeps its size, whatever the configuration says now. */
+	if (!config.n_entries)
+		config.n_entries = g->n_slots + g->n_host +
+				   (e->config.redis ? e->config.index_blocks : 0);
+	/* With second-use, what was dropped unused is remembered for a while: used again after all,
+	 * it is worth a copy. */
+	if (e->config.write == PREFIXD_WRITE_SECOND_USE && prefixd_tiered(e, g))
+		config.n_ghosts = (uint32_t)radix_min_u64(
+			GHOSTS * ((uint64_t)g->n_slots + g->n_host), 1u << 30);
+	return config;
+}
+
+void prefixd_pool_ready(struct prefixd_engine *e, const struct prefixd_event *event)
+{
+	uint32_t group = event->u.pool.group;
+	struct prefixd_group *g = group < e->n_groups ? e->groups[group] : NULL;
+	struct radix_index_config config;
+
+	if (!g || g->state != PREFIXD_GROUP_CREATING || g->index)
+		return;
+	if (g->adopting) {
+		prefixd_adopt_ready(e, g, event);
+		return;
+	}
+	config = prefixd_group_config(e, g);
+	config.generations = event->u.pool.generations;
+	config.store = e->config.ledger ? event->u.pool.table : NULL;
+	if (radix_index_new(&g->index, &config) < 0) {
+		prefixd_act(e, PREFIXD_ACTION_POOL_DESTROY, RADIX_NONE)->group = group;
+		prefixd_group_refuse(e, g, "the daemon has no memory for an index over this pool");
+		return;
+	}
+	g->n_entries = config.n_entries;
+	g->slot_stride = event->u.pool.slot_stride;
+	g->pool_len = event->u.pool.pool_len;
+	g->n_fds = event->u.pool.n_fds;
+	if (config.store)
+		prefixd_note_group(e, g);
+	prefixd_group_open(e, g);
+}
