@@ -516,8 +516,10 @@ static void carrier_run(struct prefixd_helper *h, void *ctx)
 			busy = true;
 		if (c->n_runs > 0 || c->looking)
 			busy |= c->gpu->ops->reap(c->gpu, REAP_BUDGET) > 0;
-		busy |= verify_some(c);
-		/* What the device fetches for comparing may be of the pool that goes. */
+		/* What the device fetches for comparing may be of the pool that goes: pools wait
+		   for that, and nothing else is compared while they do. */
+		if (radix_list_empty(&c->pools))
+			busy |= verify_some(c);
 		if (!radix_list_empty(&c->pools) && !c->looking)
 			pool_next(c);
 		else if (!busy && !wait_for_work(c))
