@@ -54,6 +54,12 @@ bool radix_cells_possible(const struct radix_cells *c, uint64_t handle, uint32_t
 /* It does.  Return: 0; 1: another one lies there; -ENOMEM. */
 radix_nodiscard int radix_cells_adopt(struct radix_cells *c, uint64_t handle, uint32_t len);
 
+/* In a store, also of a page that was not adopted. */
+static inline const void *radix_cells_old(const struct radix_cells *c, uint64_t handle)
+{
+	return (const uint8_t *)c->ground->store->base + c->ground->pages_at + handle;
+}
+
 static inline void *radix_cells_at(const struct radix_cells *c, uint64_t handle)
 {
 	return c->base[handle >> RADIX_CELL_PAGE_SHIFT] + (handle & (RADIX_CELL_PAGE - 1));

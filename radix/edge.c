@@ -15,6 +15,15 @@ struct radix_geometry radix_geometry_of(uint32_t key_len)
 	return g;
 }
 
+static uint32_t power_of_two(uint32_t at_least)
+{
+	uint32_t p = 1;
+
+	while (p < at_least)
+		p *= 2;
+	return p;
+}
+
 static size_t seg_size(struct radix_geometry g, uint32_t cap)
 {
 	return ((sizeof(struct radix_seg) + cap * 4u + 15u) & ~(size_t)15) +
@@ -301,6 +310,20 @@ int radix_edge_append(struct radix_slab *slab, struct radix_node *n, struct radi
 	return 0;
 }
 
+int radix_edge_start(struct radix_slab *slab, struct radix_node *n, struct radix_geometry g,
+		     uint32_t want)
+{
+	uint32_t full = 1u << g.seg_shift;
+
+	if (dir_reserve(slab, n, (want + full - 1) >> g.seg_shift) < 0)
+		return -ENOMEM;
+	n->segs[0] = seg_new(slab, g, power_of_two(radix_min_u32(want, full)));
+	if (!n->segs[0])
+		return -ENOMEM;
+	n->n_segs = 1;
+	return 0;
+}
+
 void radix_edge_trim(struct radix_slab *slab, struct radix_node *n, struct radix_geometry g,
 		     uint32_t to)
 {
@@ -346,15 +369,6 @@ int radix_edge_join(struct radix_slab *slab, struct radix_node *to, struct radix
 }
 
 /* ---- cutting --------------------------------------------------------------------------------- */
-
-static uint32_t power_of_two(uint32_t at_least)
-{
-	uint32_t p = 1;
-
-	while (p < at_least)
-		p *= 2;
-	return p;
-}
 
 /* Places [from, from + n) of one segment to the beginning of another. */
 static void seg_copy(struct radix_seg *to, const struct radix_seg *seg, struct radix_geometry g,

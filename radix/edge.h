@@ -115,6 +115,12 @@ void radix_edge_clear(struct radix_slab *slab, struct radix_node *n, struct radi
 /* Another number for block i. */
 void radix_edge_set_ref(const struct radix_node *n, struct radix_geometry g, uint32_t i,
 			uint32_t ref);
+/*
+ * An empty edge that will get `want` blocks: its first segment, as large as it will be.  Return: 0,
+ * -ENOMEM (radix_edge_clear() is due).
+ */
+radix_nodiscard int radix_edge_start(struct radix_slab *slab, struct radix_node *n,
+				     struct radix_geometry g, uint32_t want);
 /* Append one block used at `tick`.  Return: 0, -ENOMEM (unchanged). */
 radix_nodiscard int radix_edge_append(struct radix_slab *slab, struct radix_node *n,
 				      struct radix_geometry g, const void *key, uint32_t ref,

@@ -2,6 +2,7 @@
  * index.c - one pool group's index: making it, its roots, its slots.  See index.h.
  */
 #include "radix/internal.h"
+#include "radix/recover.h"
 
 const char *radix_slot_state_to_string(enum radix_slot_state s)
 {
@@ -25,7 +26,7 @@ const char *radix_remove_reason_to_string(enum radix_remove_reason r)
 	return (unsigned)r < radix_array_size(names) ? names[r] : "?";
 }
 
-static int where_reserve(struct radix_index *ix)
+int radix_where_reserve(struct radix_index *ix)
 {
 	size_t size = ix->table.n * sizeof(uint32_t);
 
@@ -52,7 +53,7 @@ static int tiers_init(struct radix_index *ix, const struct radix_index_config *c
 	if (!config->n_host && !config->redis)
 		return 0;
 	ix->nodes.tiers = true;
-	if (where_reserve(ix) < 0 || radix_slots_count_reads(&ix->slots) < 0 ||
+	if (radix_where_reserve(ix) < 0 || radix_slots_count_reads(&ix->slots) < 0 ||
 	    ghost_init(ix, config->n_ghosts) < 0)
 		return -ENOMEM;
 	if (!config->n_host)
@@ -167,31 +168,24 @@ static int roots_reserve(struct radix_index *ix)
 }
 
 /* What only digest mode needs, with the first root of that mode. */
-static int digests_reserve(struct radix_index *ix)
+int radix_digests_reserve(struct radix_index *ix)
 {
-	if (where_reserve(ix) < 0)
+	if (radix_where_reserve(ix) < 0)
 		return -ENOMEM;
 	if (!ix->digests.slots)
 		return radix_map_init(&ix->digests, ix->alloc, (uint64_t)ix->table.n * 2);
 	return 0;
 }
 
-int radix_root_new(struct radix_index *ix, const struct radix_root_config *config,
-		   uint32_t *ret_root)
+bool radix_root_config_ok(const struct radix_root_config *config)
 {
-	uint32_t i;
+	return config->key_len && config->key_len <= RADIX_KEY_MAX &&
+	       config->token_bytes <= config->key_len &&
+	       (config->mode != RADIX_KEYS_DIGEST || config->key_len <= RADIX_DIGEST_MAX);
+}
 
-	if (!config->key_len || config->key_len > RADIX_KEY_MAX ||
-	    config->token_bytes > config->key_len ||
-	    (config->mode == RADIX_KEYS_DIGEST && config->key_len > RADIX_DIGEST_MAX))
-		return -EINVAL;
-	if (roots_reserve(ix) < 0 || (config->mode == RADIX_KEYS_DIGEST && digests_reserve(ix) < 0))
-		return -ENOMEM;
-	i = ix->free_root;
-	if (i != RADIX_NONE)
-		ix->free_root = ix->roots[i].next;
-	else
-		i = ix->n_roots++;
+void radix_root_init(struct radix_index *ix, uint32_t i, const struct radix_root_config *config)
+{
 	ix->root_serial++;
 	ix->roots[i] = (struct radix_root){
 		.config = *config,
@@ -204,6 +198,24 @@ int radix_root_new(struct radix_index *ix, const struct radix_root_config *confi
 		.live = true,
 	};
 	ix->live_roots++;
+}
+
+int radix_root_new(struct radix_index *ix, const struct radix_root_config *config,
+		   uint32_t *ret_root)
+{
+	uint32_t i;
+
+	if (!radix_root_config_ok(config))
+		return -EINVAL;
+	if (roots_reserve(ix) < 0 ||
+	    (config->mode == RADIX_KEYS_DIGEST && radix_digests_reserve(ix) < 0))
+		return -ENOMEM;
+	i = ix->free_root;
+	if (i != RADIX_NONE)
+		ix->free_root = ix->roots[i].next;
+	else
+		i = ix->n_roots++;
+	radix_root_init(ix, i, config);
 	*ret_root = i;
 	return 0;
 }
@@ -374,6 +386,35 @@ int radix_quarantine_end(struct radix_index *ix, uint32_t slot)
 	return 0;
 }
 
+uint32_t radix_owner_next(const struct radix_index *ix, uint32_t owner, uint32_t *it)
+{
+	const struct radix_slots *s = &ix->slots;
+
+	for (; *it < s->n; ++*it) {
+		if (s->owner[*it] == owner &&
+		    (s->state[*it] == RADIX_SLOT_RESERVED || s->state[*it] == RADIX_SLOT_OWN))
+			return (*it)++;
+	}
+	return RADIX_NONE;
+}
+
+uint32_t radix_owner_discard(struct radix_index *ix, uint32_t owner)
+{
+	struct radix_slots *s = &ix->slots;
+	uint32_t n = 0;
+
+	for (uint32_t i = 0; i < s->n; i++) {
+		bool his = s->state[i] == RADIX_SLOT_RESERVED || s->state[i] == RADIX_SLOT_OWN ||
+			   s->state[i] == RADIX_SLOT_QUARANTINED;
+
+		if (s->owner[i] != owner || !his || (s->reads && s->reads[i]))
+			continue;
+		radix_slots_free(s, i);
+		n++;
+	}
+	return n;
+}
+
 uint64_t radix_reuse_counter(const struct radix_index *ix)
 {
 	return ix->slots.reuse;
@@ -446,6 +487,7 @@ void radix_index_stats(const struct radix_index *ix, struct radix_stats *ret_sta
 		.duplicate_total = ix->duplicate_total,
 		.attached_total = ix->attached_total,
 		.found_total = ix->found_total,
+		.restored_total = ix->restored_total,
 		.n_blocks = ix->table.n_ready,
 		.n_nodes = ix->nodes.n_live,
 		.n_roots = ix->live_roots,

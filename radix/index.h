@@ -317,6 +317,7 @@ struct radix_stats {
 	uint64_t duplicate_total;
 	uint64_t attached_total; /* commits that gave a member its device copy */
 	uint64_t found_total;    /* members that Redis was found to hold; the rest were stored */
+	uint64_t restored_total; /* members that a restart found; neither stored nor found here */
 	uint64_t n_blocks;       /* members */
 	uint64_t n_nodes;
 	uint64_t n_roots;

@@ -58,7 +58,7 @@ struct radix_index {
 	uint64_t attached_total;
 	/* digest mode, made with the first such root */
 	struct radix_map digests; /* (root, digest) -> entry */
-	uint32_t *where_node;     /* [n_entries]; with lower tiers from the start */
+	uint32_t *where_node;     /* [n_entries]; with lower tiers from the start, or see placing */
 	uint32_t *where_idx;
 	struct radix_root *roots;
 	uint32_t n_roots; /* numbers in use below */
@@ -75,7 +75,9 @@ struct radix_index {
 	uint64_t duplicate_total;
 	struct radix_log *log; /* NULL: nobody listens */
 	uint32_t log_tag;
-	bool no_merge; /* while a traversal relies on edges staying where they are */
+	uint64_t restored_total; /* members that a restart found */
+	bool placing;            /* where_* are true for every member: since a restart */
+	bool no_merge;           /* while a traversal relies on edges staying where they are */
 };
 
 /* The latest tick that was told, for a restart too: before anything says that it was used then. */
@@ -174,6 +176,8 @@ radix_nodiscard int radix_split(struct radix_index *ix, uint32_t node, uint32_t 
 /* Join an edge with its only child where that is cheap; returns true when it did. */
 bool radix_merge(struct radix_index *ix, uint32_t node);
 /* Hang an edge below b (newest first); it must have its first block. */
+void radix_child_hang(struct radix_index *ix, uint32_t node, uint32_t parent, uint32_t root);
+/* The same, and the queues know. */
 void radix_child_link(struct radix_index *ix, uint32_t node, uint32_t parent, uint32_t root);
 void radix_child_unlink(struct radix_index *ix, uint32_t node);
 void radix_island_link(struct radix_index *ix, uint32_t node);
@@ -238,4 +242,11 @@ void radix_log_removed(const struct radix_index *ix, uint32_t entry,
 
 /* After an edge's blocks [from, n_blocks) moved: digest mode's places follow. */
 void radix_where_update(struct radix_index *ix, uint32_t node, uint32_t from);
+/* Memory for it, if there is none yet.  Return: 0, -ENOMEM. */
+radix_nodiscard int radix_where_reserve(struct radix_index *ix);
+/* A root of that number, which is not in use; there is room in ix->roots. */
+bool radix_root_config_ok(const struct radix_root_config *config);
+void radix_root_init(struct radix_index *ix, uint32_t i, const struct radix_root_config *config);
+/* What only digest mode needs.  Return: 0, -ENOMEM. */
+radix_nodiscard int radix_digests_reserve(struct radix_index *ix);
 void radix_root_settle(struct radix_index *ix, uint32_t root);

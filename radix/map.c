@@ -42,6 +42,21 @@ void radix_map_put(struct radix_map *m, uint64_t hash, uint32_t number)
 	m->n++;
 }
 
+int radix_map_reserve(struct radix_map *m, uint64_t n)
+{
+	struct radix_map bigger;
+	int r;
+
+	if (n * 3 <= (m->mask + 1) * 2)
+		return 0;
+	r = radix_map_init(&bigger, m->alloc, n + n / 2 + 1);
+	if (r < 0)
+		return r;
+	radix_map_deinit(m);
+	*m = bigger;
+	return 0;
+}
+
 int radix_map_grow(struct radix_map *m)
 {
 	struct radix_map bigger;

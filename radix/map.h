@@ -32,6 +32,8 @@ radix_nodiscard int radix_map_init(struct radix_map *m, const struct radix_alloc
 void radix_map_deinit(struct radix_map *m);
 /* Make room for one more; then radix_map_put cannot fail.  Return: 0, -ENOMEM (unchanged). */
 radix_nodiscard int radix_map_grow(struct radix_map *m);
+/* An empty map gets room for n.  Return: 0, -ENOMEM (unchanged). */
+radix_nodiscard int radix_map_reserve(struct radix_map *m, uint64_t n);
 void radix_map_put(struct radix_map *m, uint64_t hash, uint32_t number);
 void radix_map_delete(struct radix_map *m, uint64_t hash, uint32_t number);
 /* The slot of `hash` that holds `from` now holds `to`. */

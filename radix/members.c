@@ -84,6 +84,65 @@ int radix_member_checksum(const struct radix_index *ix, struct radix_member bloc
 	return 0;
 }
 
+/* Where a member lies; RADIX_NONE without what finds it. */
+static uint32_t node_of(const struct radix_index *ix, uint32_t entry)
+{
+	enum radix_key_mode mode = ix->roots[ix->table.v[entry].root].config.mode;
+
+	if (!ix->where_node || (mode != RADIX_KEYS_DIGEST && !radix_has_tiers(ix) && !ix->placing))
+		return RADIX_NONE;
+	return ix->where_node[entry];
+}
+
+int radix_member_place(const struct radix_index *ix, struct radix_member block,
+		       struct radix_place *ret_place)
+{
+	const struct radix_entry *e = radix_member(ix, block);
+	uint32_t node = e ? node_of(ix, block.entry) : RADIX_NONE;
+	struct radix_place p;
+
+	if (node == RADIX_NONE)
+		return RADIX_E_NOTFOUND;
+	p = (struct radix_place){ .root = e->root,
+				  .node = node,
+				  .idx = ix->where_idx[block.entry] + 1 };
+	p.depth = p.idx;
+	while ((node = radix_node(ix, node)->parent) != RADIX_NODE_NONE)
+		p.depth += radix_node(ix, node)->n_blocks;
+	*ret_place = p;
+	return 0;
+}
+
+void radix_recover_end(struct radix_index *ix)
+{
+	ix->placing = false;
+	if (radix_has_tiers(ix) || ix->digests.slots)
+		return;
+	radix_give(ix->alloc, ix->where_node, ix->table.n * sizeof(uint32_t));
+	radix_give(ix->alloc, ix->where_idx, ix->table.n * sizeof(uint32_t));
+	ix->where_node = NULL;
+	ix->where_idx = NULL;
+}
+
+uint32_t radix_sums_next(const struct radix_index *ix, uint8_t kind, uint32_t *it,
+			 struct radix_sum *ret, uint32_t cap)
+{
+	uint32_t n = 0;
+
+	for (; n < cap && *it < ix->table.n_used; ++*it) {
+		const struct radix_entry *e = &ix->table.v[*it];
+
+		if (e->state != RADIX_ENTRY_READY || e->checksum_kind != kind || !kind ||
+		    radix_entry_slot(e) == RADIX_NONE)
+			continue;
+		ret[n].block = (struct radix_member){ *it, e->generation };
+		ret[n].slot = radix_entry_slot(e);
+		memcpy(ret[n].checksum, e->checksum, sizeof(ret[n].checksum));
+		n++;
+	}
+	return n;
+}
+
 void radix_hit(struct radix_index *ix, const struct radix_place *at)
 {
 	uint32_t node = at->node, to = at->idx;
@@ -202,14 +261,72 @@ static void lose_host(struct radix_index *ix, struct radix_entry *e)
 	radix_slots_release(&ix->host, slot);
 }
 
+/* Block of the edge that has this entry; RADIX_NONE. */
+static uint32_t index_in(const struct radix_index *ix, uint32_t node, uint32_t entry)
+{
+	for (uint32_t i = 0; i < radix_node(ix, node)->n_blocks; i++) {
+		if (radix_entry_at(ix, node, i) == entry)
+			return i;
+	}
+	return RADIX_NONE;
+}
+
+/* A pin stands behind block i of the edge, or on what hangs below it. */
+static bool is_held(const struct radix_index *ix, uint32_t node, uint32_t i)
+{
+	uint32_t at = radix_node(ix, node)->first_child;
+
+	if (radix_pinned_to(radix_node(ix, node)) > i)
+		return true;
+	while (at != RADIX_NONE) {
+		const struct radix_node *n = radix_node(ix, at);
+
+		if (!radix_list_empty(&n->pins))
+			return true;
+		if (n->first_child != RADIX_NONE) {
+			at = n->first_child;
+			continue;
+		}
+		while (at != node && radix_node(ix, at)->next_sib == RADIX_NONE)
+			at = radix_node(ix, at)->parent;
+		at = at == node ? RADIX_NONE : radix_node(ix, at)->next_sib;
+	}
+	return false;
+}
+
+/*
+ * Without lower tiers.  Where nothing finds the block by number it is looked for in all edges of its
+ * root: that a device's memory is wrong is rare.
+ */
+static uint32_t lose_device(struct radix_index *ix, uint32_t entry, enum radix_remove_reason reason)
+{
+	uint32_t node = node_of(ix, entry), i = RADIX_NONE;
+
+	if (node != RADIX_NONE)
+		i = ix->where_idx[entry];
+	for (uint32_t k = 0; node == RADIX_NONE && k < ix->nodes.n_used; k++) {
+		const struct radix_node *n = radix_node(ix, k);
+
+		if (!(n->flags & RADIX_NODE_F_LIVE) || n->root != ix->table.v[entry].root)
+			continue;
+		i = index_in(ix, k, entry);
+		if (i != RADIX_NONE)
+			node = k;
+	}
+	radix_assert(node != RADIX_NONE);
+	return is_held(ix, node, i) ? 0 : radix_branch_remove(ix, node, i, reason);
+}
+
 uint32_t radix_lose(struct radix_index *ix, struct radix_member block, enum radix_tier tier,
 		    enum radix_remove_reason reason)
 {
-	struct radix_entry *e = radix_has_tiers(ix) ? radix_member(ix, block) : NULL;
+	struct radix_entry *e = radix_member(ix, block);
 	uint32_t node, i;
 
 	if (!e)
 		return 0;
+	if (!radix_has_tiers(ix))
+		return tier == RADIX_TIER_DEVICE ? lose_device(ix, block.entry, reason) : 0;
 	node = ix->where_node[block.entry];
 	i = ix->where_idx[block.entry];
 	if (tier == RADIX_TIER_DEVICE) {

@@ -190,6 +190,13 @@ void radix_slots_free(struct radix_slots *s, uint32_t slot)
 	bit_set(s, slot);
 }
 
+void radix_slots_claim(struct radix_slots *s, uint32_t slot, uint32_t entry)
+{
+	bit_clear(s, slot);
+	s->entry[slot] = entry;
+	radix_slots_set(s, slot, RADIX_SLOT_READY);
+}
+
 int radix_slots_count_reads(struct radix_slots *s)
 {
 	s->reads = radix_take(s->alloc, s->n * sizeof(uint32_t));

@@ -50,6 +50,8 @@ radix_nodiscard int radix_slots_init_old(struct radix_slots *s, const struct rad
 /* Nothing is written for a restart yet. */
 void radix_slots_adopt(struct radix_slots *s, uint32_t slot, enum radix_slot_state state,
 		       uint32_t owner, uint32_t entry);
+/* A FREE slot turns out to be a member's. */
+void radix_slots_claim(struct radix_slots *s, uint32_t slot, uint32_t entry);
 /* What a word says.  False: it is damaged. */
 bool radix_slot_word_read(uint32_t slot, uint64_t word, enum radix_slot_state *ret_state,
 			  uint32_t *ret_owner);

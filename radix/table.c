@@ -23,7 +23,7 @@ void radix_table_deinit(struct radix_table *t)
 }
 
 /* Everything that identifies the block: whose it is, what it is, where its key lies. */
-static uint64_t check_of(const struct radix_entry *e, uint32_t entry, const void *key)
+uint64_t radix_table_check_at(const struct radix_entry *e, uint32_t entry, const void *key)
 {
 	struct {
 		uint64_t generation, key, key_hash;
@@ -45,7 +45,7 @@ static uint64_t check_of(const struct radix_entry *e, uint32_t entry, const void
 
 uint64_t radix_table_check(const struct radix_table *t, uint32_t entry)
 {
-	return check_of(&t->v[entry], entry, radix_table_key(t, entry));
+	return radix_table_check_at(&t->v[entry], entry, radix_table_key(t, entry));
 }
 
 uint64_t radix_table_checksum_check(const struct radix_table *t, uint32_t entry)
@@ -128,7 +128,7 @@ uint32_t radix_table_add(struct radix_table *t, const struct radix_entry_init *i
 	}
 	radix_crash_point("table_add_fields");
 	memcpy(radix_cells_at(&t->cells, cell), block->key, key_len);
-	e->check = check_of(e, id, block->key); /* which is at hand, unlike the cell */
+	e->check = radix_table_check_at(e, id, block->key); /* which is at hand, unlike the cell */
 	radix_crash_point("table_add_checked");
 	radix_publish(&e->state, RADIX_ENTRY_READY);
 	radix_crash_point("table_add_published");

@@ -96,6 +96,8 @@ uint32_t radix_table_add(struct radix_table *t, const struct radix_entry_init *i
 /* `key_len` is its own. */
 void radix_table_remove(struct radix_table *t, uint32_t entry, uint32_t key_len);
 uint64_t radix_table_check(const struct radix_table *t, uint32_t entry);
+/* The same, with its key somewhere else. */
+uint64_t radix_table_check_at(const struct radix_entry *e, uint32_t entry, const void *key);
 
 static inline const void *radix_table_key(const struct radix_table *t, uint32_t entry)
 {

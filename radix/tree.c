@@ -69,23 +69,29 @@ static void list_remove(struct radix_index *ix, uint32_t node)
 		radix_low_linked(ix, node, false);
 }
 
-void radix_child_link(struct radix_index *ix, uint32_t node, uint32_t parent, uint32_t root)
+void radix_child_hang(struct radix_index *ix, uint32_t node, uint32_t parent, uint32_t root)
 {
 	struct radix_node *n = radix_node(ix, node);
 	const struct radix_root *r = &ix->roots[root];
 	uint64_t chain = r->chain;
 
 	n->parent = parent;
-	if (parent != RADIX_NODE_NONE) {
+	if (parent != RADIX_NODE_NONE)
 		chain = radix_end_chain(ix, radix_node(ix, parent));
-		if (!radix_has_tiers(ix))
-			radix_queue_remove(&ix->queue, &ix->nodes, parent);
-	}
 	n->address = radix_chain_next(r, chain, radix_local(ix, r, radix_edge_key(n, r->g, 0)));
 	list_add(ix, node);
 	radix_map_put(&ix->children, n->address, node);
-	if (radix_has_tiers(ix) && parent != RADIX_NODE_NONE)
+}
+
+void radix_child_link(struct radix_index *ix, uint32_t node, uint32_t parent, uint32_t root)
+{
+	radix_child_hang(ix, node, parent, root);
+	if (parent == RADIX_NODE_NONE)
+		return;
+	if (radix_has_tiers(ix))
 		radix_low_settle(ix, parent);
+	else
+		radix_queue_remove(&ix->queue, &ix->nodes, parent);
 }
 
 void radix_island_link(struct radix_index *ix, uint32_t node)
@@ -104,7 +110,8 @@ void radix_where_update(struct radix_index *ix, uint32_t node, uint32_t from)
 {
 	const struct radix_node *n = radix_node(ix, node);
 
-	if (ix->roots[n->root].config.mode != RADIX_KEYS_DIGEST && !radix_has_tiers(ix))
+	if (ix->roots[n->root].config.mode != RADIX_KEYS_DIGEST && !radix_has_tiers(ix) &&
+	    !ix->placing)
 		return;
 	for (uint32_t i = from; i < n->n_blocks; i++) {
 		uint32_t entry = radix_entry_at(ix, node, i);

@@ -289,7 +289,7 @@ static int verify_totals(struct radix_verify *v)
 	for (uint32_t i = 0; i < RADIX_REMOVE_N_REASONS; i++)
 		removed += ix->removed[i];
 	if (removed != ix->removed_total ||
-	    ix->stored_total + ix->found_total - removed != v->blocks)
+	    ix->restored_total + ix->stored_total + ix->found_total - removed != v->blocks)
 		return radix_verify_fail(v, 14, "removals by reason", removed, "in all",
 					 ix->removed_total);
 	if (v->edge_pins > ix->n_pins)
