@@ -511,6 +511,7 @@ static void look(struct prefixd_keep *k)
 static void holder_turn(struct prefixd_keep *k)
 {
 	enum prefixd_keep_link before = k->link;
+	uint64_t now = prefixd_keep_now_ms();
 
 	if (k->fd >= 0 && k->link != PREFIXD_KEEP_GONE && k->link != PREFIXD_KEEP_RELEASED)
 		look(k);
@@ -525,8 +526,10 @@ static void holder_turn(struct prefixd_keep *k)
 				     k->holder_pid);
 		break;
 	case PREFIXD_KEEP_GONE:
-		if (prefixd_keep_now_ms() < k->not_before_ms)
-			break; /* the timer comes */
+		if (now < k->not_before_ms) {
+			prefixd_keep_retry_in(k, (uint32_t)(k->not_before_ms - now));
+			break;
+		}
 		if (k->fd >= 0)
 			prefixd_warn("the prefixd-holder with process number %u has ended; "
 				     "starting another one",

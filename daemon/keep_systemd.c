@@ -129,9 +129,10 @@ static void inherit_item(struct prefixd_keep *k, const char *full, int fd, bool 
 	}
 	item = prefixd_keep_find(k, name);
 	if (!item) {
-		if (prefixd_keep_add_found(k, name, fd, number) < 0)
-			prefixd_warn("the service manager passed on \"%s\", which cannot be kept",
-				     name);
+		if (prefixd_keep_add_found(k, name, fd, number) == 0)
+			return;
+		prefixd_warn("the service manager passed on \"%s\", which cannot be kept", name);
+		(void)store_remove(k, full); /* likewise */
 		return;
 	}
 	store_name(name, number < item->number ? number : item->number, other);

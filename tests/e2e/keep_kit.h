@@ -28,6 +28,7 @@ int kit_main(const char *name, const TTest *const tests[]); /* main's exit statu
 
 /* A file without a name whose bytes follow from `seed`; and whether a file is that one. */
 int kit_file(uint32_t seed, size_t len);
+bool kit_is_file(int fd, uint32_t seed, size_t len); /* also where no test runs */
 void kit_expect_file(int fd, uint32_t seed, size_t len);
 /* Open descriptors of a process. */
 unsigned kit_n_fds(pid_t pid);
