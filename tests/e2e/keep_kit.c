@@ -141,6 +141,16 @@ unsigned kit_n_fds(pid_t pid)
 	return n;
 }
 
+void kit_wait_n_fds(pid_t pid, unsigned n)
+{
+	unsigned long end = e2e_now_ms() + WAIT_MS;
+
+	while (kit_n_fds(pid) != n) {
+		ck_assert_msg(e2e_now_ms() < end, "%u descriptors, not %u", kit_n_fds(pid), n);
+		e2e_sleep_ms(1);
+	}
+}
+
 bool kit_gone(pid_t pid)
 {
 	char path[64], text[512] = "";

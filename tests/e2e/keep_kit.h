@@ -32,6 +32,8 @@ bool kit_is_file(int fd, uint32_t seed, size_t len); /* also where no test runs 
 void kit_expect_file(int fd, uint32_t seed, size_t len);
 /* Open descriptors of a process. */
 unsigned kit_n_fds(pid_t pid);
+/* It has so many before long: what was closed elsewhere is noticed a moment later. */
+void kit_wait_n_fds(pid_t pid, unsigned n);
 /* It has ended, reaped or not; and within so long. */
 bool kit_gone(pid_t pid);
 void kit_wait_gone(pid_t pid, unsigned ms);

@@ -99,7 +99,7 @@ START_TEST(a_name_is_dropped_with_what_hangs_on_it)
 
 	for (size_t i = 0; i < radix_array_size(names); i++)
 		kit_put(fd, names[i], file);
-	ck_assert_uint_eq(kit_n_fds(pid), before + 5);
+	kit_wait_n_fds(pid, before + 5);
 	ck_assert_uint_eq(status_of(fd, PROTO_HOLDER_DROP, "g1", -1), PROTO_HOLDER_STATUS_OK);
 	expect_item(fd, 0, "ledger", 1);
 	expect_item(fd, 1, "g10.pool", 1);
@@ -529,8 +529,7 @@ START_TEST(garbage_costs_its_connection_only)
 	}
 	ck_assert_uint_eq(status_of(fd, PROTO_HOLDER_DROP, "x", -1), PROTO_HOLDER_STATUS_OK);
 	ck_assert_uint_eq(kit_look().n_items, 1);
-	e2e_sleep_ms(20); /* the last connection's end is on its way */
-	ck_assert_uint_eq(kit_n_fds(pid), before);
+	kit_wait_n_fds(pid, before);
 	expect_item(fd, 0, "ledger", 1);
 	close(fd);
 }
@@ -577,7 +576,7 @@ START_TEST(a_daemon_that_errs_loses_its_connection)
 	}
 	fd = kit_dial();
 	ck_assert_uint_eq(kit_hello(fd, PROTO_HOLDER_DAEMON, 20 * SECOND).n_items, 1);
-	ck_assert_uint_eq(kit_n_fds(pid), before);
+	kit_wait_n_fds(pid, before);
 	expect_item(fd, 0, "ledger", 1);
 	close(fd);
 }
