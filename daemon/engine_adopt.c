@@ -467,6 +467,9 @@ void prefixd_adopt_ready(struct prefixd_engine *e, struct prefixd_group *g,
 	for (uint32_t i = 0; i < e->n_leases; i++)
 		if (is_kept(g, e->leases[i]))
 			lease_take(e, g, e->leases[i], &roots);
+	for (uint32_t i = 0; i < roots.n; i++) /* each came with a reference */
+		if (radix_root_unref(g->index, roots.v[i].root))
+			prefixd_root_free(e, root_in(&roots, i));
 	roots_deinit(e, &roots);
 	radix_recover_end(g->index);
 	g->slot_stride = event->u.pool.slot_stride;

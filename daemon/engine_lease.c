@@ -412,6 +412,7 @@ static void quarantine(struct prefixd_engine *e, struct prefixd_lease *l)
 	l->state = PREFIXD_LEASE_QUARANTINE;
 	l->due_ns = e->now_ns + e->config.grace_ns;
 	radix_list_add_tail(&e->quarantine, &l->link);
+	prefixd_note_lease_moved(e, l);
 }
 
 /* A revoked lease whose session goes: its slots, which are kept back already, get their end. */

@@ -333,3 +333,111 @@ void prefixd_note_committed(struct prefixd_engine *e, const struct prefixd_lease
 	prefixd_ledger_lease_back(l->record);
 	prefixd_note_lease_moved(e, l);
 }
+
+/* ---- invariants ------------------------------------------------------------------------------ */
+
+static const char *lease_wrong(const struct prefixd_engine *e, const struct prefixd_lease *l)
+{
+	struct radix_member pin, donor;
+	struct prefixd_lease_half half[2];
+	struct prefixd_lease_name name;
+	enum radix_tier tier;
+	bool damaged;
+
+	if (l->state == PREFIXD_LEASE_FREE)
+		return l->record->word ? "a free lease has a record" : NULL;
+	if (!prefixd_ledger_lease_read(l->record, l->idx, &name, half, &damaged) || !half[0].check)
+		return "its record is not whole";
+	if (name.id != l->id || name.group != l->group->id ||
+	    (l->root && name.root != l->root->index_root) ||
+	    !prefixd_ledger_is(&e->ledger, PREFIXD_LEDGER_SESSION, name.session) ||
+	    name.session_check != (uint32_t)session_record(e, name.session)->word ||
+	    (l->session && name.session != l->session->record))
+		return "its record is another's";
+	if (l->state == PREFIXD_LEASE_KEPT)
+		return NULL;
+	prefixd_ledger_lease_place(l->record, &pin, &donor);
+	/* What lies lower may be lost although it is pinned: then nobody reads it either. */
+	if (!same(donor, donor_of(l)) ||
+	    (!same(pin, pin_of(l)) && radix_member_tier(l->group->index, pin, &tier) == 0))
+		return "it does not stand where its record says";
+	return NULL;
+}
+
+static const char *session_wrong(const struct prefixd_engine *e, const struct prefixd_session *s)
+{
+	const struct prefixd_session_record *r;
+	uint64_t users = 1;
+
+	if (s->record == RADIX_NONE)
+		return s->n_leases ? "a session has leases and no record" : NULL;
+	r = session_record(e, s->record);
+	for (uint32_t i = 0; i < e->n_leases; i++)
+		users += e->leases[i]->state != PREFIXD_LEASE_FREE &&
+			 e->leases[i]->record->session == s->record;
+	if (!prefixd_ledger_is(&e->ledger, PREFIXD_LEDGER_SESSION, s->record) ||
+	    r->pid != s->peer.pid || !proto_id_equal(&r->boot, &s->boot) ||
+	    !proto_id_equal(&r->instance, &s->instance))
+		return "a session has another's record";
+	return r->users == users ? NULL : "a session's record has another number of users";
+}
+
+static bool ns_agrees(const struct prefixd_engine *e, const struct prefixd_namespace *ns)
+{
+	const struct prefixd_ns_record *r = prefixd_ledger_at(&e->ledger, PREFIXD_LEDGER_NS,
+							      ns->record);
+	uint64_t n, nonce;
+
+	if (!prefixd_ledger_is(&e->ledger, PREFIXD_LEDGER_NS, ns->record))
+		return false;
+	prefixd_ledger_epoch_get(r, &n, &nonce);
+	return r->id == ns->id && r->group == ns->group->id && n == ns->epoch.n &&
+	       nonce == ns->epoch.nonce && memcmp(r->digest, ns->digest, 32) == 0;
+}
+
+static bool root_agrees(const struct prefixd_engine *e, const struct prefixd_root *root)
+{
+	const struct prefixd_root_record *r = prefixd_ledger_at(&e->ledger, PREFIXD_LEDGER_ROOT,
+								root->record);
+
+	return prefixd_ledger_is(&e->ledger, PREFIXD_LEDGER_ROOT, root->record) &&
+	       r->root == root->index_root && r->ns == root->ns->id && r->tenant == root->tenant &&
+	       r->salt_len == root->salt_len &&
+	       (r->salt_len == 0 || memcmp(r->salt, root->salt, r->salt_len) == 0);
+}
+
+int prefixd_note_verify(const struct prefixd_engine *e, char *why, size_t why_len)
+{
+	const char *text = NULL;
+
+	if (!writes(e) || e->ledger.found)
+		return 0;
+	for (uint32_t i = 0; i < e->n_leases; i++) {
+		text = lease_wrong(e, e->leases[i]);
+		if (text) {
+			snprintf(why, why_len, "lease %u: %s", i, text);
+			return 23;
+		}
+	}
+	for (uint32_t i = 0; i < e->sessions.n && !text; i++)
+		text = session_wrong(
+			e, radix_container_of(e->sessions.v[i], struct prefixd_session, item));
+	for (uint32_t i = 0; i < e->namespaces.n && !text; i++)
+		if (!ns_agrees(e, radix_container_of(e->namespaces.v[i], struct prefixd_namespace,
+						     item)))
+			text = "a namespace does not agree with its record";
+	for (uint32_t i = 0; i < e->roots.n && !text; i++)
+		if (!root_agrees(e, radix_container_of(e->roots.v[i], struct prefixd_root, item)))
+			text = "a root does not agree with its record";
+	for (uint32_t i = 0; i < e->n_tenants && !text; i++)
+		if (!prefixd_ledger_is(&e->ledger, PREFIXD_LEDGER_TENANT, i))
+			text = "a tenant has no record";
+	for (uint32_t i = 0; i < e->n_groups && !text; i++)
+		if (e->groups[i] &&
+		    e->groups[i]->noted != prefixd_ledger_is(&e->ledger, PREFIXD_LEDGER_GROUP, i))
+			text = "a pool does not agree with its record";
+	if (!text)
+		return 0;
+	snprintf(why, why_len, "the ledger: %s", text);
+	return 23;
+}

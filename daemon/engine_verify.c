@@ -64,7 +64,8 @@ static bool check_sessions(struct check *c)
 			n++;
 			n_active += l->state == PREFIXD_LEASE_ACTIVE;
 			if (l->session != s ||
-			    (l->state != PREFIXD_LEASE_ACTIVE && l->state != PREFIXD_LEASE_REVOKED))
+			    (l->state != PREFIXD_LEASE_ACTIVE &&
+			     l->state != PREFIXD_LEASE_REVOKED && l->state != PREFIXD_LEASE_KEPT))
 				return broken(c, 2, "lease %u is on a foreign list", l->idx);
 		}
 		if (n != s->n_leases)
@@ -180,6 +181,7 @@ static bool check_group(struct check *c, const struct prefixd_group *g)
 	/* A slot whose block went while it was copied down is kept back until that has ended. */
 	reading = g->n_moving[RADIX_TIER_DEVICE][RADIX_TIER_HOST] +
 		  g->n_moving[RADIX_TIER_DEVICE][RADIX_TIER_REDIS];
+	t.quarantined += g->n_lost;
 	if (st.slots[RADIX_SLOT_QUARANTINED] < t.quarantined ||
 	    st.slots[RADIX_SLOT_QUARANTINED] > t.quarantined + reading)
 		return broken(c, 5, "pool %u: %llu slots kept back, %llu listed", g->id,
@@ -229,7 +231,7 @@ static bool check_namespace(struct check *c, const struct prefixd_namespace *ns)
 	radix_list_foreach(it, &ns->group->waiting)
 		waiting += radix_list_entry(it, struct prefixd_waiting, link)->ns == ns;
 	if (sessions != ns->n_sessions || roots != ns->n_roots ||
-	    ns->refs != sessions + roots + waiting + (ns->epoch.n || ns->epoch.nonce) ||
+	    ns->refs != sessions + roots + waiting + (ns->epoch.n || ns->epoch.nonce) + ns->kept ||
 	    ns->refs == 0)
 		return broken(c, 8,
 			      "namespace %u: %u sessions, %u roots, %u waiting, %u references",
@@ -260,7 +262,7 @@ static bool check_counters(struct check *c)
 		return broken(c, 10, "blocks by tier do not add up to those asked for");
 	if (n->hit_tail_tokens > n->hit_device_tokens)
 		return broken(c, 10, "more tail hits than device hits");
-	if (ended + c->e->n_active != n->lookups)
+	if (ended + c->e->n_active - c->e->n_restored != n->lookups)
 		return broken(c, 11, "%llu leases begun, %llu ended, %u active",
 			      (unsigned long long)n->lookups, (unsigned long long)ended,
 			      c->e->n_active);
@@ -274,12 +276,16 @@ static bool check_rest(struct check *c)
 {
 	const struct prefixd_engine *e = c->e;
 	uint64_t used = 0, last = 0;
+	bool kept = false; /* pools of an earlier life may be larger than is allowed now */
 	struct radix_list *it;
 	const char *events, *fence = prefixd_fence_verify(e);
 
-	for (uint32_t i = 0; i < e->n_groups; i++)
+	for (uint32_t i = 0; i < e->n_groups; i++) {
 		used += e->groups[i] ? e->groups[i]->budget : 0;
-	if (used != e->budget_used || (e->config.pool_bytes && used > e->config.pool_bytes))
+		kept = kept || (e->groups[i] && e->groups[i]->kept);
+	}
+	if (used != e->budget_used ||
+	    (e->config.pool_bytes && !kept && used > e->config.pool_bytes))
 		return broken(c, 12, "pools take %llu bytes, %llu are counted",
 			      (unsigned long long)used, (unsigned long long)e->budget_used);
 	radix_list_foreach(it, &e->quarantine) {
@@ -307,6 +313,8 @@ int prefixd_engine_verify(const struct prefixd_engine *e, char *why, size_t why_
 	    !check_rest(&c))
 		return c.broken;
 	r = prefixd_pending_verify(e, why, why_len);
+	if (r == 0)
+		r = prefixd_note_verify(e, why, why_len);
 	if (r == 0)
 		r = prefixd_room_verify(e, why, why_len);
 	if (r)

@@ -38,6 +38,10 @@ void world_life_process(struct world *w, uint32_t pid, bool lives);
 void world_life_watch(struct world *w, const struct prefixd_action *a);
 /* False: it is no orphan of an earlier life. */
 bool world_life_forget(struct world *w, uint32_t session);
+void world_life_verify(struct world *w, const struct prefixd_action *a);
+/* When the next VERIFY is answered (UINT64_MAX: never), and the answer. */
+uint64_t world_life_due(const struct world *w);
+void world_life_deliver(struct world *w);
 /* PROCESS_GONE for watched processes that ended. */
 void world_life_tell_gone(struct world *w);
 
@@ -53,6 +57,8 @@ void world_tiers_pool(struct world *w, uint32_t group, uint32_t n_host, uint64_t
 void world_tiers_act(struct world *w, const struct prefixd_action *a);
 /* A device slot was granted or freed: it is no part of a move. */
 void world_tiers_given(struct world *w, uint32_t group, uint32_t slot, const char *how);
+/* XXH3-128 of a block. */
+void world_tiers_sum(const void *bytes, uint64_t len, uint8_t out[16]);
 /* At the end of each step. */
 void world_tiers_verify(struct world *w);
 /* When the next answer comes (UINT64_MAX: never), and the answer itself. */

@@ -126,7 +126,7 @@ void world_life_died(struct world *w)
 	w->engine = NULL;
 	test_heap_drop(&w->heap);
 	w->n_wanted = 0;
-	l->n_watches = 0;
+	l->n_watches = l->n_checks = 0;
 	for (uint32_t i = 0; i < WORLD_CLIENTS; i++) {
 		struct world_client *c = &w->clients[i];
 
@@ -257,11 +257,59 @@ uint32_t world_life_watches(const struct world *w)
 	return w->life.n_watches;
 }
 
+/* ---- VERIFY ---------------------------------------------------------------------------------- */
+
+void world_life_verify(struct world *w, const struct prefixd_action *a)
+{
+	struct world_life *l = &w->life;
+	struct world_check *c = &l->checks[l->n_checks];
+
+	world_check(w, l->n_checks < 4 && a->u.verify.n > 0 && a->u.verify.n <= 64);
+	l->n_checks++;
+	c->id = a->u.verify.id;
+	c->group = a->group;
+	c->n = a->u.verify.n;
+	c->due_ns = w->now_ns + l->check_ns;
+	memcpy(c->v, a->u.verify.v, c->n * sizeof(c->v[0]));
+	world_note(w, "       verify %u: %u blocks of pool %u\n", c->id, c->n, c->group);
+}
+
+/* In the order of asking. */
+uint64_t world_life_due(const struct world *w)
+{
+	return w->life.n_checks ? w->life.checks[0].due_ns : UINT64_MAX;
+}
+
+void world_life_deliver(struct world *w)
+{
+	struct world_check c = w->life.checks[0];
+	struct prefixd_event event = { .type = PREFIXD_EVENT_VERIFIED };
+	uint64_t len = w->pools[c.group].slot_bytes;
+	uint8_t *block = malloc(len), sum[16];
+
+	ck_assert_ptr_nonnull(block);
+	w->life.n_checks--;
+	memmove(&w->life.checks[0], &w->life.checks[1], w->life.n_checks * sizeof(c));
+	event.u.verified.id = c.id;
+	for (uint32_t i = 0; i < c.n; i++) {
+		world_device(w, c.group, c.v[i].slot, 0, block, (uint32_t)len, false);
+		world_tiers_sum(block, len, sum);
+		event.u.verified.done |= 1ull << i;
+		if (memcmp(sum, c.v[i].checksum, sizeof(sum)) != 0)
+			event.u.verified.bad |= 1ull << i;
+	}
+	free(block);
+	world_note(w, "       verified %u: bad %llx\n", c.id,
+		   (unsigned long long)event.u.verified.bad);
+	world_step(w, &event);
+}
+
 /* ---- the next life --------------------------------------------------------------------------- */
 
 void world_life_init(struct world *w)
 {
 	w->life.n = 1;
+	w->life.check_ns = 100000;
 	if (!w->config.keep)
 		return;
 	world_store_new(&w->life.ledger, prefixd_ledger_len());

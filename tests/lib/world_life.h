@@ -23,7 +23,7 @@
 
 #include <setjmp.h>
 
-#include "radix/store.h"
+#include "radix/recover.h"
 
 struct world;
 
@@ -39,6 +39,13 @@ struct world_watch {
 	uint64_t start_time;
 };
 
+/* A VERIFY that is not answered yet. */
+struct world_check {
+	uint32_t id, group, n;
+	uint64_t due_ns;
+	struct radix_sum v[64];
+};
+
 struct world_life {
 	uint32_t n;   /* lives so far, this one included */
 	bool down;    /* the daemon is dead */
@@ -48,6 +55,9 @@ struct world_life {
 	uint32_t n_watches, cap_watches;
 	uint32_t *gone; /* processes that ended */
 	uint32_t n_gone, cap_gone;
+	struct world_check checks[8];
+	uint32_t n_checks;
+	uint64_t check_ns; /* a VERIFY takes that long; at first 100 us */
 	/* crash points */
 	uint64_t n_points;  /* passed so far; counted while the program has any */
 	uint64_t countdown; /* 0: none is armed */

@@ -32,6 +32,7 @@ struct flight {
 	struct prefixd_carry carry;
 	uint64_t src_generation, dst_generation; /* of device slots */
 	struct world_name name;
+	bool nameless;
 	uint8_t *half;            /* the first half of the block, as it was at the beginning */
 	struct world_name *names; /* of a LOOK */
 	uint32_t n_names;
@@ -423,7 +424,7 @@ static void begin_bytes(struct world *w, struct flight *f)
 	free(junk);
 }
 
-static void sum(const void *bytes, uint64_t len, uint8_t out[16])
+void world_tiers_sum(const void *bytes, uint64_t len, uint8_t out[16])
 {
 	XXH128_canonical_t c;
 
@@ -455,7 +456,7 @@ static void end_bytes(struct world *w, struct flight *f, struct prefixd_event *e
 	}
 	if (f->result == PREFIXD_MOVE_OK) {
 		event->u.moved.summed = true;
-		sum(block, len, event->u.moved.checksum);
+		world_tiers_sum(block, len, event->u.moved.checksum);
 		if (f->carry.checksum_kind == PROTO_CHECKSUM_XXH3_128 &&
 		    memcmp(f->carry.checksum, event->u.moved.checksum, 16) != 0)
 			f->result = PREFIXD_MOVE_CORRUPT;
@@ -498,7 +499,7 @@ static void flight_plan(struct world *w, struct flight *f, uint64_t deadline_ns)
 {
 	struct world_tiers *t = w->tiers;
 
-	f->result = fate(t, f);
+	f->result = f->nameless ? PREFIXD_MOVE_FAILED : fate(t, f);
 	f->due_ns = answer_at(w, f);
 	if (f->type != PREFIXD_ACTION_COPY) {
 		if (deadline_ns == 0 && t->config.deadline_ns)
@@ -533,10 +534,12 @@ static void act_carry(struct world *w, const struct prefixd_action *a)
 	check_alone(w, f);
 	if (store || fetch) {
 		name = world_names_find(&w->tiers->arenas[a->group].names, c);
-		if (!name)
+		f->nameless = !name && w->heap.n_failed; /* there was no memory to name it */
+		if (!name && !f->nameless)
 			world_fail(w, "move %u: entry %u has no name, or another block's", c->id,
 				   c->entry);
-		f->name = *name;
+		if (name)
+			f->name = *name;
 	}
 	f->src_generation = generation(w, f, true);
 	f->dst_generation = generation(w, f, false);
@@ -701,8 +704,11 @@ void world_tiers_deliver(struct world *w)
 
 void world_run_until_idle(struct world *w)
 {
-	for (uint32_t i = 0; world_tiers_due(w) != UINT64_MAX; i++) {
-		uint64_t due = world_tiers_due(w);
+	for (uint32_t i = 0; w->engine; i++) {
+		uint64_t due = radix_min_u64(world_tiers_due(w), world_life_due(w));
+
+		if (due == UINT64_MAX)
+			break;
 
 		if (i > 10000000)
 			world_fail(w, "moves follow moves without end");
