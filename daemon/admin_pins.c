@@ -124,6 +124,7 @@ static void put_owner(struct prefixd_server *s, struct prefixd_admin_reply *r, j
 			       active && l->tenant < s->n_tenants ? s->tenants[l->tenant].name
 								  : "");
 	prefixd_admin_put_bool(r, j, "orphan", l->orphan);
+	prefixd_admin_put_text(r, j, "life", l->earlier ? "earlier" : "this");
 	prefixd_admin_put_text(r, j, "state", prefixd_stand_to_string(l->stand));
 	prefixd_admin_put_real(r, j, "age_s", (double)l->age_ns / 1e9);
 }

@@ -51,7 +51,8 @@ struct prefixd_lease_info {
 	uint32_t pid, uid;
 	const char *name; /* of the worker, as HELLO had it */
 	enum prefixd_stand stand;
-	bool orphan; /* stand is ORPHAN */
+	bool orphan;  /* stand is ORPHAN */
+	bool earlier; /* given in an earlier life of the daemon; its age is that of this life */
 	uint64_t age_ns;
 	uint32_t group;
 	uint64_t slot_bytes;

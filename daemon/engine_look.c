@@ -143,6 +143,7 @@ static void tell_lease(const struct prefixd_engine *e, const struct prefixd_leas
 		.uid = l->uid,
 		.name = l->session ? l->session->name : "",
 		.stand = stand_of(l),
+		.earlier = l->restored,
 		.age_ns = now_ns > l->begun_ns ? now_ns - l->begun_ns : 0,
 		.group = l->group->id,
 		.slot_bytes = l->group->slot_bytes,

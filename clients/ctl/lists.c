@@ -53,7 +53,9 @@ static void pins_table(const json_t *pins)
 			ctl_brief(ctl_u64(p, "blocks")),
 			ctl_bytes(ctl_u64(p, "bytes")),
 			ctl_brief(ctl_u64(p, "reserved") + ctl_u64(p, "own")),
-			strcmp(state, "quarantined") == 0 ? "quarant." : state,
+			strcmp(ctl_str(p, "life"), "earlier") == 0 ? "earlier"
+			: strcmp(state, "quarantined") == 0        ? "quarant."
+								   : state,
 			path_of(p),
 		};
 
