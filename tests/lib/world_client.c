@@ -407,7 +407,9 @@ static int exchange(struct world_client *c, uint16_t op, const void *body, uint3
 	world_step(c->w, &event);
 	if (!c->w->engine)
 		return -ECONNRESET;
-	if (c->n_replies == 0 && op == PROTO_OP_OPEN && c->w->n_wanted + wanted > 0)
+	/* Its pool is being made, or what is in it is being compared with its checksums. */
+	if (c->n_replies == 0 && op == PROTO_OP_OPEN &&
+	    c->w->n_wanted + wanted + (c->w->life.n > 1) > 0)
 		return -EINPROGRESS;
 	if (c->n_replies == 0 && c->reserving) {
 		world_check(c->w, c->n_late < WORLD_LATE);

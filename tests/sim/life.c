@@ -79,10 +79,9 @@ static bool ask_open(struct sim *s, struct asker *a)
 	if (world_hello(a->c, &req, &rep) != PROTO_STATUS_OK)
 		return false;
 	for (uint32_t k = 0; k < UNIVERSE_NS; k++) {
-		struct proto_open_req o = sim_open_req(s, k);
 		struct proto_open_rep opened;
 
-		if (world_open(a->c, &o, &opened) != PROTO_STATUS_OK)
+		if (sim_open(s, a->c, k, &opened) != PROTO_STATUS_OK)
 			return false;
 		a->ns[k] = opened.ns;
 		memcpy(s->digests[k], opened.digest.p, sizeof(s->digests[k]));

@@ -136,6 +136,8 @@ static inline uint32_t sim_block_bytes(const struct sim *s, uint32_t ns)
 /* ---- worker.c: processes and sessions -------------------------------------------------------- */
 
 struct proto_open_req sim_open_req(const struct sim *s, uint32_t ns);
+/* OPEN; the clock is turned until it is answered. */
+int sim_open(struct sim *s, struct world_client *c, uint32_t ns, struct proto_open_rep *ret);
 void sim_spawn(struct sim *s, uint32_t proc);
 /* HELLO, maybe QUIESCED for earlier lives, OPEN. */
 void sim_connect(struct sim *s, struct sim_session *se);

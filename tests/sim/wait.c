@@ -20,7 +20,10 @@ void sim_leads(struct sim *s, struct sim_lease *l, uint32_t at, uint64_t ns)
 	l->led = true;
 }
 
-/* The daemon says: block `at` is this lease's to compute, and nobody else's for so long. */
+/*
+ * The daemon says: block `at` is this lease's to compute, and nobody else's for so long.  Two
+ * islands are known to be one by their first key only.
+ */
 static void told_to_lead(struct sim *s, struct sim_lease *l, uint32_t at, uint64_t ns)
 {
 	uint64_t path;
@@ -35,7 +38,7 @@ static void told_to_lead(struct sim *s, struct sim_lease *l, uint32_t at, uint64
 			const struct sim_lease *o = &s->sessions[i].leases[k];
 
 			if (o == l || !leads(s, o) || o->lead_path != path ||
-			    o->island != l->island)
+			    o->island != l->island || o->p.skip != l->p.skip)
 				continue;
 			world_fail(&s->w,
 				   "lease %llu is told to compute block %u, which lease %llu "

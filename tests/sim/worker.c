@@ -46,19 +46,34 @@ struct proto_open_req sim_open_req(const struct sim *s, uint32_t ns)
 	return o;
 }
 
+int sim_open(struct sim *s, struct world_client *c, uint32_t ns, struct proto_open_rep *ret)
+{
+	struct proto_open_req o = sim_open_req(s, ns);
+	int status = world_open(c, &o, ret);
+
+	for (uint32_t i = 0; status == -EINPROGRESS; i++) {
+		uint64_t due = world_next_due(&s->w);
+
+		if (c->n_replies)
+			return world_open_reply(c, ret);
+		if (due == UINT64_MAX || i > 10000)
+			world_fail(&s->w, "an OPEN waits for nothing");
+		world_advance(&s->w, due > s->w.now_ns ? due - s->w.now_ns : 0);
+		if (!s->w.engine)
+			return -ECONNRESET;
+	}
+	return status;
+}
+
 static bool open_all(struct sim *s, struct sim_session *se)
 {
 	for (uint32_t k = 0; k < UNIVERSE_NS; k++) {
-		struct proto_open_req o = sim_open_req(s, k);
 		struct proto_open_rep rep;
 		int status;
 
 		if (se->proc >= SIM_BLUE && k != 1)
 			continue;
-		status = world_open(se->c, &o, &rep);
-		/* The pool is made within the same call, but its reply was not looked at. */
-		if (status == -EINPROGRESS)
-			status = world_open_reply(se->c, &rep);
+		status = sim_open(s, se->c, k, &rep);
 		if (sim_over(s, se, NULL, status))
 			return false;
 		world_check(&s->w, status == PROTO_STATUS_OK);

@@ -1,0 +1,69 @@
+#!/bin/sh
+# planted.sh [--applies] [NAME...] - does the simulation notice?
+#
+# Plants each fault of planted/ (some: without .patch) into a copy of the sources, builds the
+# simulation there and runs up to 100 seeds.  A line for each says which seed noticed it; the last line
+# is "planted: N caught, N missed", and one that is missed fails the run.  --applies: only whether they
+# apply.  The tree itself is only read; copies and objects lie in build-planted/.
+set -eu
+cd "$(dirname "$0")/../.."
+seeds=100
+copy=build-planted/src
+build=build-planted/build
+applies=
+if [ "${1:-}" = --applies ]; then
+	applies=1
+	shift
+	copy=$(mktemp -d)
+	trap 'rm -rf "$copy"' EXIT
+fi
+folder=$(pwd)/tests/sim/planted
+[ $# -gt 0 ] || set -- $(cd "$folder" && ls ./*.patch | sed 's,^\./,,; s/\.patch$//')
+
+# Only what changed, so that no more is built anew than must be.
+mkdir -p "$copy"
+{ git ls-files 2>/dev/null || find . \( -name .git -o -name 'build*' \) -prune -o -type f -print; } |
+	while IFS= read -r file; do
+		case $file in
+		*.c | *.h | *.build | *.txt | *.in | *.sh | *.py | *.py.in | */README.md | README.md) ;;
+		*) continue ;;
+		esac
+		[ -f "$file" ] || continue
+		cmp -s "$file" "$copy/$file" || { mkdir -p "$copy/$(dirname "$file")"; cp -p "$file" "$copy/$file"; }
+	done
+
+if [ -z "$applies" ]; then
+	[ -f "$build/build.ninja" ] || meson setup "$build" "$copy" >build-planted/setup.log 2>&1 ||
+		{ tail -5 build-planted/setup.log; exit 1; }
+	ninja -C "$build" --quiet tests/sim/sim
+	"$build"/tests/sim/sim --seeds $seeds >build-planted/sim.log 2>&1 ||
+		{ tail -3 build-planted/sim.log; echo 'planted: the simulation fails without a fault'; exit 1; }
+fi
+
+caught=0
+missed=0
+for name in "$@"; do
+	patch=$folder/$name.patch
+	if ! patch -s -p1 -N --dry-run -d "$copy" <"$patch"; then
+		echo "missed  $name: it does not apply"
+		missed=$((missed + 1))
+		continue
+	fi
+	[ -z "$applies" ] || continue
+	patch -s -p1 -N --no-backup-if-mismatch -d "$copy" <"$patch"
+	if ! ninja -C "$build" --quiet tests/sim/sim >build-planted/make.log 2>&1; then
+		echo "missed  $name: it does not build"
+		grep -m 3 error build-planted/make.log || true
+		missed=$((missed + 1))
+	elif "$build"/tests/sim/sim --stop --seeds $seeds >build-planted/sim.log 2>&1; then
+		echo "missed  $name: $seeds seeds pass"
+		missed=$((missed + 1))
+	else
+		echo "caught  $name: $(sed -n 's/.*sim: \(seed [0-9]*\) fails.*/\1/p' build-planted/sim.log | head -1)," \
+			"$(sed -n 's/^seed [0-9]*, step [0-9]*: //p' build-planted/sim.log | head -1)"
+		caught=$((caught + 1))
+	fi
+	patch -s -p1 -R --no-backup-if-mismatch -d "$copy" <"$patch"
+done
+[ -n "$applies" ] || echo "planted: $caught caught, $missed missed"
+[ $missed = 0 ]
