@@ -171,8 +171,8 @@ static void show_status(const json_t *r)
 		ctl_line("daemon", "none; it stays");
 	else
 		ctl_line("daemon", "none, leaves in %s", ctl_age(ctl_real(r, "leaves_in_s")));
-	ctl_line("keeps", "%zu items, %s of memory", json_array_size(items),
-		 ctl_bytes(ctl_u64(r, "held")));
+	ctl_line("keeps", "%zu item%s, %s of memory", json_array_size(items),
+		 json_array_size(items) == 1 ? "" : "s", ctl_bytes(ctl_u64(r, "held")));
 	ctl_table_init(&t, titles, 3);
 	json_array_foreach((json_t *)(uintptr_t)items, i, item)
 	{
@@ -181,7 +181,7 @@ static void show_status(const json_t *r)
 
 		ctl_table_row(&t, cells);
 	}
-	ctl_table_print(&t, "");
+	ctl_table_print(&t, "Items");
 }
 
 static enum ctl_exit status(struct holder *h, bool json)
@@ -245,9 +245,9 @@ static enum ctl_exit release(struct holder *h, bool force, bool json)
 	if (!ctl_bool(reply, "ok"))
 		fprintf(stderr, "prefixctl: %s\n", ctl_str(reply, "error"));
 	else if (!json)
-		printf("%llu items given up, %s of memory\n",
+		printf("%llu item%s given up, %s of memory\n",
 		       (unsigned long long)ctl_u64(reply, "items"),
-		       ctl_bytes(ctl_u64(reply, "held")));
+		       ctl_u64(reply, "items") == 1 ? "" : "s", ctl_bytes(ctl_u64(reply, "held")));
 	r = ctl_bool(reply, "ok") ? CTL_OK : CTL_ERROR;
 	json_decref(reply);
 	return (enum ctl_exit)r;
