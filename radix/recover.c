@@ -298,12 +298,17 @@ static void slots_settle(struct radix_recovery *rc)
 {
 	struct radix_index *ix = rc->ix;
 	struct radix_slots *s = &ix->slots;
+	uint64_t latest = 0;
 
 	s->reuse = radix_pair_get(s->latest, NUMBER_MAX);
 	for (uint32_t i = 0; i < s->n; i++) {
-		if (s->generation[i] > s->reuse && s->generation[i] <= NUMBER_MAX)
-			s->reuse = s->generation[i];
+		if (s->generation[i] > latest && s->generation[i] <= NUMBER_MAX) {
+			latest = s->generation[i];
+			s->next = i + 1 < s->n ? i + 1 : 0;
+		}
 	}
+	if (latest > s->reuse)
+		s->reuse = latest;
 	radix_pair_set(s->latest, s->reuse);
 	for (uint32_t i = 0; i < s->n; i++)
 		slot_settle(rc, i);
@@ -385,6 +390,18 @@ static void entries_settle(struct radix_recovery *rc)
 	radix_pair_set(&t->head->n_used, t->n_used);
 }
 
+/* Members that lie in Redis only beyond those that the table has room for: the coldest. */
+static void budget(struct radix_recovery *rc)
+{
+	uint64_t before = rc->ix->table.n_ready;
+
+	if (!radix_has_tiers(rc->ix))
+		return;
+	radix_low_budget(rc->ix);
+	rc->r.damaged[RADIX_DAMAGE_ROOM] = before - rc->ix->table.n_ready;
+	rc->r.n_lost += rc->r.damaged[RADIX_DAMAGE_ROOM];
+}
+
 static void settle(struct radix_recovery *rc)
 {
 	struct radix_index *ix = rc->ix;
@@ -399,6 +416,8 @@ static void settle(struct radix_recovery *rc)
 	slots_settle(rc);
 	ix->restored_total = rc->n_order;
 	ix->placing = true;
+	radix_r_bonuses(rc);
+	budget(rc);
 }
 
 /* ---- the whole ------------------------------------------------------------------------------- */
@@ -520,7 +539,7 @@ int radix_index_recover(struct radix_index **ret_ix, const struct radix_index_co
 		radix_index_free(rc.ix);
 		return r;
 	}
-	rc.r.n_taken = rc.n_order;
+	rc.r.n_taken = rc.ix->table.n_ready;
 	*ret_ix = rc.ix;
 	*ret = rc.r;
 	return 0;

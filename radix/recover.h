@@ -50,7 +50,7 @@ struct radix_recover_config {
 	X(COPY, "copy")     /* no copy is left, or its slot is another block's */   \
 	X(PARENT, "parent") /* its parent's number does not agree with its check */ \
 	X(ORPHAN, "orphan") /* what it hung below was not taken */                  \
-	X(MEMORY, "memory") /* none for the tree */
+	X(ROOM, "room")     /* a Redis-only member, and too many of those are left */
 
 enum radix_damage {
 #define X(sym, text) RADIX_DAMAGE_##sym,

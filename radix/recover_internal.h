@@ -59,3 +59,5 @@ static inline void radix_r_lose(struct radix_recovery *rc, enum radix_damage d)
 /* Members, their order and their recency; the tree of them.  Return: 0, -ENOMEM. */
 void radix_r_members(struct radix_recovery *rc);
 radix_nodiscard int radix_r_tree(struct radix_recovery *rc);
+/* Host slots of members that have a device copy too, as old as the last use of their blocks. */
+void radix_r_bonuses(struct radix_recovery *rc);

@@ -250,3 +250,47 @@ int radix_r_tree(struct radix_recovery *rc)
 		radix_leaf_queue(ix, i);
 	return digests_add(rc);
 }
+
+/* ---- bonuses --------------------------------------------------------------------------------- */
+
+/*
+ * Sorts by the use, stably, a byte at a time from the last one on; `parent` and `first` have no
+ * other use any more.
+ */
+static uint32_t *sorted(struct radix_recovery *rc, uint32_t n)
+{
+	uint32_t *from = rc->parent, *to = rc->first;
+
+	for (uint32_t shift = 1; shift < 64 && rc->r.tick >> (shift - 1); shift += 8) {
+		uint32_t at[257] = { 0 }, *swap = from;
+
+		for (uint32_t k = 0; k < n; k++)
+			at[(rc->use[from[k]] >> shift & 0xff) + 1]++;
+		for (uint32_t d = 0; d < 256; d++)
+			at[d + 1] += at[d];
+		for (uint32_t k = 0; k < n; k++)
+			to[at[rc->use[from[k]] >> shift & 0xff]++] = from[k];
+		from = to;
+		to = swap;
+	}
+	return from;
+}
+
+void radix_r_bonuses(struct radix_recovery *rc)
+{
+	const uint16_t bonus = RADIX_R_DEVICE | RADIX_R_HOST;
+	struct radix_index *ix = rc->ix;
+	const uint32_t *v;
+	uint32_t n = 0;
+
+	if (!ix->host.n)
+		return;
+	for (uint32_t k = rc->n_order; k-- > 0;) { /* of one path the deepest goes first */
+		if ((rc->flags[rc->order[k]] & bonus) == bonus)
+			rc->parent[n++] = rc->order[k];
+	}
+	v = sorted(rc, n);
+	for (uint32_t k = 0; k < n; k++)
+		radix_bonus_add(&ix->bonus, radix_entry_host(&ix->table.v[v[k]]),
+				rc->use[v[k]] >> 1);
+}

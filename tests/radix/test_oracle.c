@@ -4,7 +4,8 @@
  * Several leases match, pin, reserve, commit, lose races, discard, touch, drop, graft, evict and
  * flush on two roots with the same prompts.  After each step the two must agree on everything that
  * can be asked: match lengths and slots of every path, the set of members and so the victims, slot
- * states, counts; and radix_verify() must be 0.
+ * states, counts; and radix_verify() must be 0.  Now and then a restart is made of a copy of the
+ * store, and must find the same.
  *
  * Seeds are fixed; one more run per shape takes a fresh seed, which is printed when a test fails.
  * PREFIXD_SEED=N repeats it.
@@ -14,6 +15,7 @@
 #include "tests/lib/rng.h"
 #include "tests/radix/corpus.h"
 #include "tests/radix/oracle.h"
+#include "tests/radix/reborn.h"
 
 #include <check.h>
 #include <inttypes.h>
@@ -25,7 +27,8 @@ enum {
 	N_SLOTS = 72,
 	N_LEASES = 5,
 	N_ROOTS = 2,
-	OWNERS = 3
+	OWNERS = 3,
+	RESTART = 61, /* steps between looks at what a restart would find */
 };
 
 static uint64_t fresh_seed;
@@ -45,6 +48,7 @@ struct lease {
 
 struct world {
 	struct test_heap heap;
+	struct kept kept; /* what a restart would find */
 	struct radix_index *ix;
 	struct oracle o;
 	struct corpus c;
@@ -93,7 +97,8 @@ static void world_init(struct world *w, enum corpus_shape shape, bool digests, u
 		.n_entries = N_SLOTS,
 		.secret = { test_rng(&w->rng), test_rng(&w->rng) },
 	};
-	ck_assert_int_eq(radix_index_new(&w->ix, &config), 0);
+	kept_init(&w->kept, &config);
+	ck_assert_int_eq(radix_index_new(&w->ix, &w->kept.config), 0);
 	for (uint32_t i = 0; i < N_ROOTS; i++) {
 		struct radix_root_config rc = {
 			.mode = digests ? RADIX_KEYS_DIGEST : RADIX_KEYS_TOKENS,
@@ -115,6 +120,7 @@ static void world_deinit(struct world *w)
 	w->op = "free";
 	CHECK(w, w->heap.live_blocks == 0);
 	CHECK(w, w->heap.live_bytes == 0);
+	kept_deinit(&w->kept);
 	oracle_deinit(&w->o);
 	corpus_deinit(&w->c);
 	free(w->path);
@@ -564,6 +570,10 @@ static void session(enum corpus_shape shape, bool digests, uint32_t key_len, uin
 	for (w->step = 0; w->step < steps; w->step++) {
 		step(w);
 		check_world(w);
+		if (w->step % RESTART == 0) {
+			w->op = "restart";
+			reborn_check(w->ix, &w->kept, false);
+		}
 	}
 	w->op = "close";
 	for (uint32_t i = 0; i < N_LEASES; i++)

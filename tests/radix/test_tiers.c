@@ -602,7 +602,8 @@ START_TEST(an_index_without_tiers)
 	ck_assert_int_eq(radix_promote_begin(b.ix, path[1], &m), RADIX_E_STATE);
 	ck_assert_int_eq(radix_copy_begin(b.ix, path[1], RADIX_TIER_HOST, &m), RADIX_E_STATE);
 	ck_assert_int_eq(radix_copy_begin(b.ix, path[1], RADIX_TIER_REDIS, &m), RADIX_E_STATE);
-	ck_assert_uint_eq(radix_lose(b.ix, path[1], RADIX_TIER_DEVICE, RADIX_REMOVE_CORRUPT), 0);
+	ck_assert_uint_eq(radix_lose(b.ix, path[1], RADIX_TIER_HOST, RADIX_REMOVE_CORRUPT), 0);
+	ck_assert_uint_eq(radix_lose(b.ix, path[1], RADIX_TIER_REDIS, RADIX_REMOVE_LOST), 0);
 	radix_hit(b.ix, &at);
 	radix_make_room(b.ix, RADIX_TIER_HOST, 1, 0, NULL, 0, &room);
 	ck_assert(room.dry && !room.freed);
@@ -613,6 +614,38 @@ START_TEST(an_index_without_tiers)
 	ck_assert_uint_eq(bed_stats(&b).removed_from[0][RADIX_REMOVE_CAPACITY], 1);
 	ck_assert_uint_eq(radix_free_slots(b.ix, RADIX_TIER_HOST), 0);
 	ck_assert_uint_eq(radix_free_slots(b.ix, RADIX_TIER_REDIS), 0);
+	bed_deinit(&b);
+}
+END_TEST
+
+/* Wrong bytes in a slot: the block goes with what hangs below it, unless that is held. */
+START_TEST(a_bad_slot_without_tiers)
+{
+	static const char *const held[] = { "abc", "abcd", "abcxy" };
+	struct radix_place at;
+	struct radix_member bc[2];
+	struct radix_pin pin;
+
+	bed_init(&b, RADIX_KEYS_TOKENS, 16, 12);
+	bed_store(&b, "abcd");
+	bed_store(&b, "abcxy");
+	bed_store(&b, "q");
+	at = bed_place(&b, "abc");
+	ck_assert_uint_eq(radix_path_members(b.ix, &at, 2, bc), 2);
+	for (uint32_t i = 0; i < radix_array_size(held); i++) {
+		bed_pin(&b, &pin, held[i]);
+		ck_assert_uint_eq(radix_lose(b.ix, bc[1], RADIX_TIER_DEVICE, RADIX_REMOVE_CORRUPT),
+				  0);
+		radix_pin_drop(b.ix, &pin);
+	}
+	bed_pin(&b, &pin, "ab");
+	ck_assert_uint_eq(radix_lose(b.ix, bc[1], RADIX_TIER_DEVICE, RADIX_REMOVE_CORRUPT), 4);
+	ck_assert_uint_eq(radix_lose(b.ix, bc[1], RADIX_TIER_DEVICE, RADIX_REMOVE_CORRUPT), 0);
+	ck_assert_uint_eq(radix_lose(b.ix, bc[0], RADIX_TIER_DEVICE, RADIX_REMOVE_CORRUPT), 0);
+	radix_pin_drop(b.ix, &pin);
+	ck_assert_uint_eq(bed_match(&b, "abcd"), 2);
+	ck_assert_uint_eq(bed_match(&b, "q"), 1);
+	ck_assert_uint_eq(bed_stats(&b).removed[RADIX_REMOVE_CORRUPT], 4);
 	bed_deinit(&b);
 }
 END_TEST
@@ -662,6 +695,7 @@ int main(void)
 	tcase_add_test(tc, a_picture);
 	tcase_add_test(tc, the_log_names_tiers);
 	tcase_add_test(tc, an_index_without_tiers);
+	tcase_add_test(tc, a_bad_slot_without_tiers);
 	tcase_add_test(tc, sizes_that_do_not_fit);
 	suite_add_tcase(s, tc);
 	return test_run(s);

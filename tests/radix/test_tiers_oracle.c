@@ -6,16 +6,22 @@
  * any order, some of them badly.  After each step the two must agree on every block's copies, every
  * slot's state and every count, radix_verify() must be 0, and no slot of a move may be in other
  * use.  As the oracle finds its victims by scanning, agreement also says that blocks leave each
- * tier in the order of leaf LRU.
+ * tier in the order of leaf LRU.  Now and then a restart is made of a copy of the store, and must
+ * find the same members, copies and slots.
  *
  * Seeds are fixed; one more run per shape takes a fresh seed.  PREFIXD_SEED=N repeats it.
  */
 #include "tests/lib/run.h"
+#include "tests/radix/reborn.h"
 #include "tests/radix/tiers_world.h"
 
 #include <check.h>
 #include <stdlib.h>
 #include <time.h>
+
+enum {
+	RESTART = 61 /* steps between looks at what a restart would find */
+};
 
 /* Pool sizes; small ones, so that every limit is met all the time. */
 static const struct tw_shape shapes[] = {
@@ -506,8 +512,7 @@ static void world_deinit(struct tiers_world *w)
 	CHECK(w, s.slots[RADIX_SLOT_FREE] == w->shape->n_slots);
 	CHECK(w, s.host[RADIX_SLOT_FREE] == w->shape->n_host);
 	CHECK(w, s.n_blocks == 0 && s.n_pins == 0);
-	w->ix = radix_index_free(w->ix);
-	CHECK(w, w->heap.live_blocks == 0);
+	tw_deinit(w);
 }
 
 static void run(const struct tw_shape *shape, bool digests, uint64_t seed, unsigned steps)
@@ -516,8 +521,11 @@ static void run(const struct tw_shape *shape, bool digests, uint64_t seed, unsig
 
 	tw_init(&w, shape, digests, seed);
 	w.shape_number = (int)(shape - shapes);
-	for (w.step = 0; w.step < steps; w.step++)
+	for (w.step = 0; w.step < steps; w.step++) {
 		step(&w);
+		if (w.step % RESTART == 0)
+			reborn_check(w.ix, &w.kept, false);
+	}
 	world_deinit(&w);
 }
 

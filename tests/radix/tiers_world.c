@@ -64,7 +64,8 @@ void tw_init(struct tiers_world *w, const struct tw_shape *shape, bool digests, 
 		.n_entries = shape->n_slots + shape->n_host + shape->budget,
 		.secret = { test_rng(&w->rng), test_rng(&w->rng) },
 	};
-	ck_assert_int_eq(radix_index_new(&w->ix, &config), 0);
+	kept_init(&w->kept, &config);
+	ck_assert_int_eq(radix_index_new(&w->ix, &w->kept.config), 0);
 	for (uint32_t i = 0; i < TW_N_ROOTS; i++) {
 		struct radix_root_config rc = {
 			.mode = digests ? RADIX_KEYS_DIGEST : RADIX_KEYS_TOKENS,
@@ -76,6 +77,13 @@ void tw_init(struct tiers_world *w, const struct tw_shape *shape, bool digests, 
 
 		ck_assert_int_eq(radix_root_new(w->ix, &rc, &w->root[i]), 0);
 	}
+}
+
+void tw_deinit(struct tiers_world *w)
+{
+	w->ix = radix_index_free(w->ix);
+	CHECK(w, w->heap.live_blocks == 0);
+	kept_deinit(&w->kept);
 }
 
 static const struct radix_entry *entry_of(const struct tiers_world *w, int block)
@@ -105,7 +113,8 @@ static void check_block(struct tiers_world *w, int i)
 	CHECK(w, radix_entry_redis(e) == b->redis);
 	CHECK(w, e->moving == b->moving);
 	CHECK(w, e->checksum_kind == b->checksum_kind);
-	CHECK(w, e->parent >> 32 == (b->parent < 0 ? RADIX_NONE : w->o.b[b->parent].name.entry));
+	CHECK(w,
+	      radix_entry_parent(e) == (b->parent < 0 ? RADIX_NONE : w->o.b[b->parent].name.entry));
 	CHECK(w,
 	      radix_edge_tick_at(&w->ix->slab, radix_node(w->ix, w->ix->where_node[b->name.entry]),
 				 w->ix->where_idx[b->name.entry]) == b->tick);

@@ -5,6 +5,7 @@
 
 #include "radix/internal.h"
 #include "tests/lib/heap.h"
+#include "tests/radix/kept.h"
 #include "tests/radix/tiers_oracle.h"
 
 enum {
@@ -33,6 +34,7 @@ struct tw_lease {
 
 struct tiers_world {
 	struct test_heap heap;
+	struct kept kept; /* what a restart would find */
 	struct radix_index *ix;
 	struct tiers_oracle o;
 	const struct tw_shape *shape;
@@ -68,6 +70,8 @@ void tw_wrong(const struct tiers_world *w, int line, const char *what);
 uint32_t tw_below(struct tiers_world *w, uint32_t n);
 bool tw_chance(struct tiers_world *w, uint32_t percent);
 void tw_init(struct tiers_world *w, const struct tw_shape *shape, bool digests, uint64_t seed);
+/* After everything else. */
+void tw_deinit(struct tiers_world *w);
 /* The oracle's block is that entry. */
 void tw_name(struct tiers_world *w, int block, uint32_t entry);
 /* Everything that can be compared is. */
