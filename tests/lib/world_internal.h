@@ -57,8 +57,6 @@ void world_tiers_pool(struct world *w, uint32_t group, uint32_t n_host, uint64_t
 void world_tiers_act(struct world *w, const struct prefixd_action *a);
 /* A device slot was granted or freed: it is no part of a move. */
 void world_tiers_given(struct world *w, uint32_t group, uint32_t slot, const char *how);
-/* XXH3-128 of a block. */
-void world_tiers_sum(const void *bytes, uint64_t len, uint8_t out[16]);
 /* At the end of each step. */
 void world_tiers_verify(struct world *w);
 /* When the next answer comes (UINT64_MAX: never), and the answer itself. */

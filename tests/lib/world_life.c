@@ -293,7 +293,7 @@ void world_life_deliver(struct world *w)
 	event.u.verified.id = c.id;
 	for (uint32_t i = 0; i < c.n; i++) {
 		world_device(w, c.group, c.v[i].slot, 0, block, (uint32_t)len, false);
-		world_tiers_sum(block, len, sum);
+		world_sum(block, len, sum);
 		event.u.verified.done |= 1ull << i;
 		if (memcmp(sum, c.v[i].checksum, sizeof(sum)) != 0)
 			event.u.verified.bad |= 1ull << i;

@@ -424,7 +424,7 @@ static void begin_bytes(struct world *w, struct flight *f)
 	free(junk);
 }
 
-void world_tiers_sum(const void *bytes, uint64_t len, uint8_t out[16])
+void world_sum(const void *bytes, uint64_t len, uint8_t out[16])
 {
 	XXH128_canonical_t c;
 
@@ -456,7 +456,7 @@ static void end_bytes(struct world *w, struct flight *f, struct prefixd_event *e
 	}
 	if (f->result == PREFIXD_MOVE_OK) {
 		event->u.moved.summed = true;
-		world_tiers_sum(block, len, event->u.moved.checksum);
+		world_sum(block, len, event->u.moved.checksum);
 		if (f->carry.checksum_kind == PROTO_CHECKSUM_XXH3_128 &&
 		    memcmp(f->carry.checksum, event->u.moved.checksum, 16) != 0)
 			f->result = PREFIXD_MOVE_CORRUPT;

@@ -90,6 +90,9 @@ void world_epoch_seen(struct world *w, const uint8_t digest[32], struct prefixd_
 /* The namespace's epoch as the engine last said; {0, 0}: it said nothing. */
 struct prefixd_epoch world_epoch(const struct world *w, const uint8_t digest[32]);
 
+/* XXH3-128 of a block, as checksums have it. */
+void world_sum(const void *bytes, uint64_t len, uint8_t out[16]);
+
 struct world_tiers_stats {
 	uint64_t moved[3][3]; /* answered OK, from, to */
 	uint64_t answers[5];  /* of moves, by how they ended */
