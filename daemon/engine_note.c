@@ -41,6 +41,10 @@ int prefixd_note_tenants(struct prefixd_engine *e, uint32_t from, uint32_t to)
 		struct prefixd_tenant_record *r = prefixd_ledger_at(&e->ledger,
 								    PREFIXD_LEDGER_TENANT, i);
 
+		/* What is right already is not touched: a kill in between would cost its number. */
+		if (prefixd_ledger_is(&e->ledger, PREFIXD_LEDGER_TENANT, i) &&
+		    memcmp(r->name, e->tenants[i].name, sizeof(r->name)) == 0)
+			continue;
 		radix_retract(&r->word, 0);
 		memcpy(r->name, e->tenants[i].name, sizeof(r->name));
 		prefixd_ledger_sign(&e->ledger, PREFIXD_LEDGER_TENANT, i);
