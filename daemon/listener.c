@@ -8,6 +8,7 @@
 
 #include <event2/event.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/file.h>
@@ -19,6 +20,9 @@
 #define BACKLOG           512
 #define ACCEPTS_PER_EVENT 16
 #define PAUSE_MS          100
+#define ENDING_MS         10000 /* a process that was killed may take as long to go */
+#define CLOSING_MS        200
+#define EXITING           4u /* PF_EXITING among the flags of /proc/PID/stat */
 
 /* ---- accepting ------------------------------------------------------------------------------- */
 
@@ -129,6 +133,54 @@ static int parent_check(const char *path, char *why, size_t why_len)
 	return writable_check(dir, why, why_len);
 }
 
+/* Who wrote himself into the lock file; 0: nobody. */
+static long lock_holder(int fd)
+{
+	char text[32];
+	ssize_t n = pread(fd, text, sizeof(text) - 1, 0);
+
+	text[n > 0 ? n : 0] = '\0';
+	return strtol(text, NULL, 10);
+}
+
+/* Is the process on its way out?  The kernel takes its memory down before it gives locks back. */
+static bool is_ending(long pid)
+{
+	char path[48], text[512];
+	const char *at;
+	unsigned flags;
+	ssize_t n;
+	char state;
+	int fd;
+
+	if (pid <= 0)
+		return false;
+	snprintf(path, sizeof(path), "/proc/%ld/stat", pid);
+	fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (fd < 0)
+		return true; /* not there any more */
+	n = read(fd, text, sizeof(text) - 1);
+	close(fd);
+	text[n > 0 ? n : 0] = '\0';
+	at = strrchr(text, ')'); /* the name before it may contain anything */
+	if (!at || sscanf(at + 1, " %c %*d %*d %*d %*d %*d %u", &state, &flags) != 2)
+		return false;
+	return state == 'Z' || state == 'X' || flags & EXITING;
+}
+
+/* A daemon that was killed a moment ago is waited for.  Return: whether the lock was had. */
+static bool lock_wait(int fd)
+{
+	for (int i = 0; i < ENDING_MS; i++) {
+		if (flock(fd, LOCK_EX | LOCK_NB) == 0)
+			return true;
+		if (errno != EWOULDBLOCK || !is_ending(lock_holder(fd)))
+			break;
+		(void)poll(NULL, 0, 1);
+	}
+	return false;
+}
+
 static int lock_take(struct prefixd_listener *l, char *why, size_t why_len)
 {
 	char lock[128];
@@ -141,7 +193,7 @@ static int lock_take(struct prefixd_listener *l, char *why, size_t why_len)
 		snprintf(why, why_len, "cannot open lock file %s: %s", lock, strerror(-r));
 		return r;
 	}
-	if (flock(l->lock_fd, LOCK_EX | LOCK_NB) < 0) {
+	if (!lock_wait(l->lock_fd)) {
 		r = -errno;
 		if (r == -EWOULDBLOCK)
 			snprintf(why, why_len,
@@ -152,14 +204,30 @@ static int lock_take(struct prefixd_listener *l, char *why, size_t why_len)
 			snprintf(why, why_len, "cannot lock %s: %s", lock, strerror(-r));
 		return r;
 	}
+	/* For whoever finds it locked; who cannot be told waits for nobody. */
+	if (ftruncate(l->lock_fd, 0) < 0 || dprintf(l->lock_fd, "%ld\n", (long)getpid()) < 0)
+		prefixd_debug("cannot write to %s: %m", lock);
 	return 0;
+}
+
+/* Return: 0: somebody answers; negative errno. */
+static int connect_try(const struct sockaddr_un *addr)
+{
+	int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0), r = 0;
+
+	if (fd < 0)
+		return -errno;
+	if (connect(fd, (const struct sockaddr *)(const void *)addr, sizeof(*addr)) < 0)
+		r = -errno;
+	close(fd);
+	return r;
 }
 
 /* Removes a socket that nobody serves any more; anything else in its place is left alone. */
 static int stale_remove(const char *path, const struct sockaddr_un *addr, char *why, size_t why_len)
 {
 	struct stat st;
-	int fd, r;
+	int r = 0;
 
 	if (lstat(path, &st) < 0)
 		return 0;
@@ -167,12 +235,13 @@ static int stale_remove(const char *path, const struct sockaddr_un *addr, char *
 		snprintf(why, why_len, "%s exists and is not a socket; not removing it", path);
 		return -EEXIST;
 	}
-	fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-	if (fd < 0)
-		return -errno;
-	r = connect(fd, (const struct sockaddr *)(const void *)addr, sizeof(*addr)) < 0 ? -errno
-											: 0;
-	close(fd);
+	/* A process that ends may give back its lock a moment before its socket. */
+	for (int i = 0; i < CLOSING_MS; i++) {
+		r = connect_try(addr);
+		if (r != 0 && r != -EAGAIN)
+			break;
+		(void)poll(NULL, 0, 1);
+	}
 	if (r == 0 || r == -EAGAIN) {
 		snprintf(why, why_len, "somebody else answers at %s; give another socket", path);
 		return -EADDRINUSE;

@@ -3,8 +3,8 @@
  *
  * What it guarantees.  Two daemons never serve one path: a lock file (PATH.lock) is held for the
  * listener's life, and a socket that still answers is never removed.  The socket has its mode from
- * the moment it exists.  Running out of descriptors makes it close the newest peer and pause, never
- * spin.
+ * the moment it exists.  A daemon that was killed and is still being taken down is waited for.
+ * Running out of descriptors makes it close the newest peer and pause, never spin.
  *
  * A socket that a program before this one in this process, or the service manager, listens with at
  * that path (inherit.h) is taken over: whoever waits in its queue is served.

@@ -348,7 +348,7 @@ const struct prefixd_family prefixd_metric_families[] = {
 	  .help = "Blocks that came back." },
 	{ "prefixd_restore_lost_blocks_total", PREFIXD_COUNTER, .label = "reason", TABLE(damages),
 	  .help = "Blocks that did not: their entry, root, key, copy or parent was damaged, what "
-		  "they hung below was lost, there was no memory." },
+		  "they hung below was lost, only Redis has them and the index has no room." },
 	{ "prefixd_restored_leases", PREFIXD_GAUGE, ONE(restored.n_leases),
 	  .help = "Leases that processes held which may still read." },
 	{ "prefixd_restore_verified_blocks_total", PREFIXD_COUNTER, .label = "result",

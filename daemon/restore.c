@@ -292,29 +292,23 @@ static const char *damage_text(enum radix_damage d)
 		[RADIX_DAMAGE_COPY] = "no copy of them is left",
 		[RADIX_DAMAGE_PARENT] = "the block before them cannot be told",
 		[RADIX_DAMAGE_ORPHAN] = "the block before them was lost",
-		[RADIX_DAMAGE_MEMORY] = "there was no memory for them",
+		[RADIX_DAMAGE_ROOM] = "only Redis has them, and index-blocks is too small",
 	};
 
 	return texts[d];
 }
 
+/* Beside the engine's line, which has the sums: how long it took, and what was damaged how. */
 static void restored_log(const struct prefixd_restored *got, uint64_t ns, const char *keeper)
 {
 	const struct radix_recovered *ix = &got->index;
 
-	prefixd_info(
-		"restored in %.3f s from %s: %llu blocks in %u pools, %u namespaces, %u leases "
-		"of %u sessions; %llu blocks lost",
-		(double)ns / 1e9, keeper, (unsigned long long)ix->n_taken, got->n_groups,
-		got->n_namespaces, got->n_leases, got->n_sessions, (unsigned long long)ix->n_lost);
+	prefixd_info("restored in %.3f s from the start on, from %s", (double)ns / 1e9, keeper);
 	for (int d = 0; d < RADIX_N_DAMAGES; d++)
 		if (ix->damaged[d] > 0)
 			prefixd_warn("restore: %llu blocks were lost: %s",
 				     (unsigned long long)ix->damaged[d],
 				     damage_text((enum radix_damage)d));
-	if (got->n_groups_lost > 0)
-		prefixd_warn("restore: %u pools could not be taken back, with all that was in them",
-			     got->n_groups_lost);
 	if (ix->n_copies_lost > 0 || ix->n_sums_lost > 0)
 		prefixd_warn("restore: %llu copies of blocks and %llu checksums were damaged",
 			     (unsigned long long)ix->n_copies_lost,
