@@ -20,6 +20,7 @@ enum phase {
 	COMPUTES, /* RESERVE */
 	WRITES,   /* COMMIT */
 	REVOKED,  /* it has not heard of it yet */
+	LOST,     /* the daemon died; it has not heard of it yet */
 	DONE,
 };
 
@@ -48,6 +49,9 @@ struct run {
 	uint32_t next_pid;
 	uint32_t n_orphans;
 	uint32_t room; /* free slots that the model knows of */
+	/* of this life of the daemon */
+	struct proto_id before; /* the boot id of the life before; zeroes: none */
+	uint64_t stored_before, duplicates_before, lead_before, late_before;
 };
 
 /* ---- what a prompt is made of ---------------------------------------------------------------- */
@@ -192,6 +196,20 @@ static void pass(struct run *r, uint64_t ns)
 	}
 	flight_time(&r->flight, r->w.now_ns);
 	settle(r);
+}
+
+static uint64_t free_slots(const struct run *r)
+{
+	struct radix_stats st;
+
+	world_stats(&r->w, 0, &st);
+	return st.slots[RADIX_SLOT_FREE];
+}
+
+/* Slots that came free by how a lease ended: the model takes the pool's own count of them. */
+static void recount(struct run *r)
+{
+	r->room = (uint32_t)free_slots(r);
 }
 
 /* ---- one worker's steps ---------------------------------------------------------------------- */
@@ -362,9 +380,26 @@ static void step_hear(struct run *r, struct member *m)
 	over(m);
 }
 
+/* It finds another life of the daemon, and may say that its device is done with the one before. */
+static void step_reconnect(struct run *r, struct member *m)
+{
+	struct proto_quiesced_req q = { .old_boot = r->before };
+	struct proto_quiesced_rep rep;
+
+	start(r, m, m->pid);
+	q.instance = m->at.c->instance;
+	if (below(r, 2))
+		return;
+	world_check(&r->w, world_quiesced(m->at.c, &q, &rep) == PROTO_STATUS_OK);
+	recount(r);
+}
+
 static void step(struct run *r, struct member *m)
 {
 	switch (m->phase) {
+	case LOST:
+		step_reconnect(r, m);
+		break;
 	case ASKS:
 		step_ask(r, m);
 		break;
@@ -388,20 +423,6 @@ static void step(struct run *r, struct member *m)
 }
 
 /* ---- what goes wrong ------------------------------------------------------------------------- */
-
-static uint64_t free_slots(const struct run *r)
-{
-	struct radix_stats st;
-
-	world_stats(&r->w, 0, &st);
-	return st.slots[RADIX_SLOT_FREE];
-}
-
-/* Slots that came free by how a lease ended: the model takes the pool's own count of them. */
-static void recount(struct run *r)
-{
-	r->room = (uint32_t)free_slots(r);
-}
 
 static void fault_kill(struct run *r, struct member *m)
 {
@@ -436,6 +457,42 @@ static void fault_eof(struct run *r, struct member *m)
 	recount(r);
 }
 
+/* What this life counted is what the model counted in it. */
+static void check_life(struct run *r)
+{
+	struct prefixd_counters n = world_counters(&r->w);
+
+	world_check(&r->w, n.committed_blocks == r->result.n_stored - r->stored_before);
+	world_check(&r->w, n.duplicate_blocks == r->result.n_duplicate - r->duplicates_before);
+	world_check(&r->w, n.waits_lead == r->flight.n_lead - r->lead_before);
+	world_check(&r->w, n.leaders_late == r->flight.n_late - r->late_before);
+	r->stored_before = r->result.n_stored;
+	r->duplicates_before = r->result.n_duplicate;
+	r->lead_before = r->flight.n_lead;
+	r->late_before = r->flight.n_late;
+	r->result.n_lives++;
+}
+
+/* Nobody leads and nobody waits any more; what was stored stays. */
+static void fault_restart(struct run *r)
+{
+	check_life(r);
+	r->before = r->w.config.engine.boot;
+	world_life_kill(&r->w);
+	for (uint32_t i = 0; i < r->config.n; i++) {
+		struct member *m = &r->v[i];
+		bool done = m->phase == DONE;
+
+		over(m);
+		m->at.c = NULL;
+		m->phase = done ? DONE : LOST;
+	}
+	ck_assert_int_eq(world_life_restart(&r->w), 0);
+	r->n_orphans = 0;
+	settle(r);
+	recount(r);
+}
+
 static void fault_early(struct run *r, struct member *m)
 {
 	scene_release(&m->at, m->lease, NULL);
@@ -452,7 +509,11 @@ static bool fault(struct run *r, struct member *m)
 	do
 		which = 1u << below(r, 7);
 	while (!(r->config.faults & which));
-	if (m->wakes_ns > r->w.now_ns || m->phase == REVOKED)
+	if (which == STAMPEDE_RESTART) {
+		fault_restart(r);
+		return true;
+	}
+	if (m->wakes_ns > r->w.now_ns || m->phase == REVOKED || m->phase == LOST)
 		return false;
 	switch (which) {
 	case STAMPEDE_KILL:
@@ -563,11 +624,11 @@ static void take_room(struct run *r)
 /* All that is stored is found by a bystander, and is what it should be. */
 static void check_end(struct run *r)
 {
-	struct prefixd_counters n = world_counters(&r->w);
-
 	for (uint32_t i = 0; i < r->config.n; i++) {
 		struct member *m = &r->v[i];
 
+		if (!m->at.c)
+			start(r, m, m->pid);
 		if (m->f.used) {
 			scene_release(&m->at, m->lease, NULL);
 			over(m);
@@ -582,11 +643,7 @@ static void check_end(struct run *r)
 	r->result.n_lead = r->flight.n_lead;
 	r->result.n_deadline = r->flight.n_deadline;
 	r->result.n_late = r->flight.n_late;
-	r->result.n_lives = 1;
-	world_check(&r->w, n.committed_blocks == r->result.n_stored);
-	world_check(&r->w, n.duplicate_blocks == r->result.n_duplicate);
-	world_check(&r->w, n.waits_lead == r->result.n_lead);
-	world_check(&r->w, n.leaders_late == r->result.n_late);
+	check_life(r);
 }
 
 void stampede_run(const struct stampede_config *config, struct stampede_result *ret)
@@ -600,6 +657,7 @@ void stampede_run(const struct stampede_config *config, struct stampede_result *
 	world_config_init(&wc);
 	wc.seed = config->seed;
 	wc.engine.pool_blocks = MODEL_SLOTS + 128;
+	wc.keep = config->faults & STAMPEDE_RESTART;
 	if (config->faults & STAMPEDE_REVOKE)
 		wc.engine.limits.lease_max_age_ns = AGE_S * (uint64_t)SECOND;
 	ck_assert_int_eq(world_init(&r.w, &wc), 0);

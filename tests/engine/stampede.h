@@ -31,7 +31,8 @@ enum stampede_fault {
 	STAMPEDE_EARLY = 8,   /* it gives its lease back in the middle, and asks again */
 	STAMPEDE_CANCEL = 16, /* it does not wait any more */
 	STAMPEDE_REVOKE = 32, /* workers copy, and leases have an age limit */
-	STAMPEDE_ROOM = 64,   /* most of the pool is taken: RESERVE is cut short or BUSY */
+	STAMPEDE_RESTART = 64, /* SIGKILL of the daemon; another one takes its memory up */
+	STAMPEDE_ROOM = 128,   /* most of the pool is taken: RESERVE is cut short or BUSY */
 };
 
 struct stampede_config {
@@ -39,7 +40,6 @@ struct stampede_config {
 	uint32_t n; /* workers */
 	uint32_t faults;
 	uint32_t per_mille; /* of the turns are faults */
-	bool restarts;      /* and the daemon dies now and then */
 };
 
 struct stampede_result {

@@ -25,7 +25,9 @@ static const struct {
 	{ "waits no more", STAMPEDE_CANCEL, 100 },
 	{ "taken back", STAMPEDE_REVOKE | STAMPEDE_STOP, 120 },
 	{ "cut by room", STAMPEDE_ROOM, 0 },
+	{ "daemon killed", STAMPEDE_RESTART, 20 },
 	{ "everything", 63, 150 },
+	{ "everything, daemon killed", 127, 150 },
 };
 
 /* Distinct blocks of n prompts. */
@@ -68,6 +70,7 @@ START_TEST(stampede)
 		sum.n_faults += res.n_faults;
 		sum.n_cut += res.n_cut;
 		sum.n_busy += res.n_busy;
+		sum.n_lives += res.n_lives;
 	}
 	/* A run that nothing happened to proves nothing. */
 	ck_assert_uint_gt(sum.n_waits, 10 * n_runs);
@@ -79,17 +82,21 @@ START_TEST(stampede)
 		ck_assert(sum.n_late > 0 && sum.n_deadline > 0 && sum.n_duplicate > 0);
 	if (faults == (STAMPEDE_REVOKE | STAMPEDE_STOP))
 		ck_assert_uint_gt(sum.n_failed, 0);
+	if (faults & STAMPEDE_RESTART)
+		ck_assert_uint_gt(sum.n_lives, 3 * n_runs / 2);
 	if (faults & STAMPEDE_ROOM)
 		ck_assert(sum.n_cut > 0 && sum.n_busy > 0);
 	fprintf(stderr,
 		"%s: %u runs, %llu faults, %llu stored, %llu duplicates, %llu waits: %llu ready, "
-		"%llu lead, %llu failed, %llu deadline; %llu late leaders, %llu cut, %llu busy\n",
+		"%llu lead, %llu failed, %llu deadline; %llu late leaders, %llu cut, %llu busy, "
+		"%llu lives\n",
 		cases[_i].name, n_runs, (unsigned long long)sum.n_faults,
 		(unsigned long long)sum.n_stored, (unsigned long long)sum.n_duplicate,
 		(unsigned long long)sum.n_waits, (unsigned long long)sum.n_ready,
 		(unsigned long long)sum.n_lead, (unsigned long long)sum.n_failed,
 		(unsigned long long)sum.n_deadline, (unsigned long long)sum.n_late,
-		(unsigned long long)sum.n_cut, (unsigned long long)sum.n_busy);
+		(unsigned long long)sum.n_cut, (unsigned long long)sum.n_busy,
+		(unsigned long long)sum.n_lives);
 }
 END_TEST
 
