@@ -185,6 +185,7 @@ void world_tiers_killed(struct world *w)
 		flight_free(f);
 	}
 	t->n = 0;
+	t->copy_free_ns = t->remote_free_ns = 0; /* the next life's clock may begin anywhere */
 	t->told = false;
 	t->n_late = 0;
 	t->probe_ns = UINT64_MAX;

@@ -186,7 +186,8 @@ static void compare(struct sim *s, uint32_t i, const struct sim_found *now)
 	gone = must & ~now->bits;
 	s->result->audited += count_bits(must);
 	s->n_gone += count_bits(gone);
-	if (s->may_lose) {
+	/* With watermarks room is made again as soon as it is back. */
+	if (s->may_lose || s->w.config.engine.watermark_low) {
 		s->result->lost += count_bits(gone);
 		return;
 	}
