@@ -30,6 +30,8 @@ struct prefixd_restore {
 	enum prefixd_ledger_content content;
 	bool pending; /* the engine was told, and has not come to the end of it */
 	uint64_t ns;
+	/* CLOCK_MONOTONIC, of the parts of a start */
+	uint64_t begun_ns, keeper_ns, ledger_ns, engine_ns;
 };
 
 /* ---- what the keeper has --------------------------------------------------------------------- */
@@ -219,7 +221,9 @@ int prefixd_restore_start(struct prefixd_server *s, struct prefixd_engine_config
 	if (!r)
 		return ret;
 	s->restore = r;
+	r->begun_ns = prefixd_now_ns();
 	ret = keeper_start(s, why, why_len);
+	r->keeper_ns = prefixd_now_ns();
 	if (ret < 0)
 		return ret;
 	if (prefixd_keep_state(r->keep) == PREFIXD_KEEPER_NONE) /* asked for, or no other way */
@@ -242,6 +246,7 @@ int prefixd_restore_start(struct prefixd_server *s, struct prefixd_engine_config
 	if (ret < 0) /* as good as no keeper; pools find out for themselves */
 		prefixd_warn("the ledger is not kept: %s; blocks end with this daemon",
 			     strerror(-ret));
+	r->ledger_ns = prefixd_now_ns();
 	config->ledger = &r->ledger.store;
 	config->verify = (enum prefixd_verify_policy)s->options->recover_verify;
 	return 0;
@@ -255,7 +260,9 @@ void prefixd_restore_go(struct prefixd_server *s)
 	if (!r || r->content != PREFIXD_LEDGER_STATE)
 		return;
 	r->pending = true;
-	prefixd_server_step(s, &event); /* there is no session yet: all numbers are free */
+	r->engine_ns = prefixd_now_ns(); /* until the step is over: it may be all */
+	prefixd_server_step(s, &event);  /* there is no session yet: all numbers are free */
+	r->engine_ns = prefixd_now_ns();
 	found_drop(s);
 	prefixd_restore_look(s);
 }
@@ -298,12 +305,24 @@ static const char *damage_text(enum radix_damage d)
 	return texts[d];
 }
 
-/* Beside the engine's line, which has the sums: how long it took, and what was damaged how. */
-static void restored_log(const struct prefixd_restored *got, uint64_t ns, const char *keeper)
+static double ms(uint64_t from_ns, uint64_t to_ns)
 {
+	return (double)(to_ns - from_ns) / 1e6;
+}
+
+/* Beside the engine's line, which has the sums: how long it took, and what was damaged how. */
+static void restored_log(const struct prefixd_server *s, const struct prefixd_restored *got)
+{
+	const struct prefixd_restore *r = s->restore;
 	const struct radix_recovered *ix = &got->index;
 
-	prefixd_info("restored in %.3f s from the start on, from %s", (double)ns / 1e9, keeper);
+	prefixd_info(
+		"restored in %.3f s from the start on, from %s (ms: before the keeper %.1f, he "
+		"%.1f, ledger %.1f, engine %.1f, pools and their indexes %.1f)",
+		(double)r->ns / 1e9, prefixd_keeper_to_string(prefixd_keep_state(r->keep)),
+		ms(s->started_ns, r->begun_ns), ms(r->begun_ns, r->keeper_ns),
+		ms(r->keeper_ns, r->ledger_ns), ms(r->ledger_ns, r->engine_ns),
+		ms(r->engine_ns, s->started_ns + r->ns));
 	for (int d = 0; d < RADIX_N_DAMAGES; d++)
 		if (ix->damaged[d] > 0)
 			prefixd_warn("restore: %llu blocks were lost: %s",
@@ -328,7 +347,7 @@ void prefixd_restore_look(struct prefixd_server *s)
 	r->pending = false;
 	r->ns = prefixd_now_ns() - s->started_ns;
 	prefixd_ledger_settled(&r->ledger.store);
-	restored_log(&got, r->ns, prefixd_keeper_to_string(prefixd_keep_state(r->keep)));
+	restored_log(s, &got);
 }
 
 void prefixd_restore_info(const struct prefixd_server *s, struct prefixd_restore_info *ret)
