@@ -59,7 +59,7 @@ static void close_all(const int *fds, uint32_t n)
 		close(fds[i]);
 }
 
-/* ---- connections ------------------------------------------------------------------------------ */
+/* ---- connections --------------------------------------------------------------------------- */
 
 static struct conn *daemon_conn(void)
 {
@@ -149,7 +149,7 @@ static void on_connection(void)
 			    .until_ns = later(now_ns(), IDLE_NS) };
 }
 
-/* ---- requests --------------------------------------------------------------------------------- */
+/* ---- requests ------------------------------------------------------------------------------ */
 
 static void answer_hello(struct conn *c, const struct proto_holder_frame *f,
 			 struct proto_holder_frame *ret)
@@ -300,7 +300,10 @@ static bool answer_stranger(struct conn *c, const struct proto_holder_frame *f, 
 	return false;
 }
 
-/* Takes one packet and the descriptors beside it.  Return: its length; 0: the end; negative errno. */
+/*
+ * Takes one packet and the descriptors beside it.  Return: its length; 0: the end; negative
+ * errno.
+ */
 static ssize_t receive(int fd, uint8_t *bytes, size_t len, int *ret_fds, uint32_t *ret_n)
 {
 	union {
@@ -355,7 +358,7 @@ static void on_readable(struct conn *c)
 		c->until_ns = later(now_ns(), IDLE_NS);
 }
 
-/* ---- the loop --------------------------------------------------------------------------------- */
+/* ---- the loop ------------------------------------------------------------------------------ */
 
 static void on_term(int signal)
 {

@@ -19,7 +19,7 @@
 
 #include <sys/stat.h>
 
-/* ---- holder_items.c: places 0 .. n-1 are taken ------------------------------------------------ */
+/* ---- holder_items.c: places 0 .. n-1 are taken --------------------------------------------- */
 
 struct prefixd_holder_item {
 	char name[PROTO_HOLDER_NAME_LEN];
@@ -46,7 +46,7 @@ uint32_t prefixd_holder_drop(struct prefixd_holder_items *items, const char *nam
 /* Length and memory of a file; 0 for what has none. */
 void prefixd_holder_measure(int fd, uint64_t *ret_size, uint64_t *ret_held);
 
-/* ---- holder.c --------------------------------------------------------------------------------- */
+/* ---- holder.c ------------------------------------------------------------------------------ */
 
 struct prefixd_holder_config {
 	const char *path;    /* of the socket, removed at the end */

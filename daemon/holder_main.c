@@ -6,8 +6,8 @@
  * By then the holder is nobody's child, has a session of its own, no terminal, the root as its
  * directory, and no descriptor but its socket, its lock, and /dev/null three times.
  *
- * A lock file (the socket's path with ".lock") is held as long as it lives, and stays behind: taking
- * it away would let two holders lock two files of that name.
+ * A lock file (the socket's path with ".lock") is held as long as it lives, and stays behind:
+ * taking it away would let two holders lock two files of that name.
  */
 #include "daemon/holder.h"
 
@@ -38,7 +38,8 @@ enum {
 static const char usage[] =
 	"usage: " NAME " --socket PATH [--timeout-ns N] [--foreground]\n\n"
 	"Keeps memory of a prefixd that is gone for the next one.  prefixd starts it by itself\n"
-	"(--keep holder); `prefixctl holder status` shows it, `prefixctl holder release` ends it.\n\n"
+	"(--keep holder); `prefixctl holder status` shows it, `prefixctl holder release`\n"
+	"ends it.\n\n"
 	"  --socket PATH     where to serve: the daemon's admin socket with .holder behind it\n"
 	"  --timeout-ns N    leave after N nanoseconds without a daemon (600 s)\n"
 	"  --foreground      stay a child of who started it\n"
@@ -50,7 +51,7 @@ static int failed(const char *what, const char *path)
 	return EXIT_FAILED;
 }
 
-/* ---- the socket ------------------------------------------------------------------------------- */
+/* ---- the socket ---------------------------------------------------------------------------- */
 
 /* Removes a socket that nobody serves any more, and nothing else.  The lock is held. */
 static int stale_remove(const struct sockaddr_un *addr)
@@ -110,7 +111,7 @@ static int serve(const char *path, int *ret_fd)
 	return EXIT_WELL;
 }
 
-/* ---- away from who started it ------------------------------------------------------------------ */
+/* ---- away from who started it -------------------------------------------------------------- */
 
 /* The first fork leaves the group that a terminal's signals go to, the second the chance of one. */
 static void detach(void)
@@ -158,7 +159,7 @@ static int settle(int listen_fd)
 	return listen(listen_fd, BACKLOG) < 0 || chdir("/") < 0 ? -errno : 0;
 }
 
-/* ---- arguments -------------------------------------------------------------------------------- */
+/* ---- arguments ----------------------------------------------------------------------------- */
 
 struct arguments {
 	const char *path;

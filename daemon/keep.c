@@ -38,7 +38,7 @@ uint64_t prefixd_keep_now_ms(void)
 	return (uint64_t)ts.tv_sec * 1000u + (uint64_t)ts.tv_nsec / 1000000u;
 }
 
-/* ---- the list --------------------------------------------------------------------------------- */
+/* ---- the list ------------------------------------------------------------------------------ */
 
 struct prefixd_keep_item *prefixd_keep_find(struct prefixd_keep *k, const char *name)
 {
@@ -91,7 +91,7 @@ static bool same_file(int a, int b)
 	       x.st_ino == y.st_ino && S_ISREG(x.st_mode) && fcntl(a, F_GETFL) == fcntl(b, F_GETFL);
 }
 
-/* ---- the loop's part -------------------------------------------------------------------------- */
+/* ---- the loop's part ----------------------------------------------------------------------- */
 
 void prefixd_keep_tell(struct prefixd_keep *k)
 {
@@ -175,7 +175,7 @@ static int events_init(struct prefixd_keep *k)
 	return k->tell_ev && k->retry_ev && event_add(k->tell_ev, NULL) == 0 ? 0 : -ENOMEM;
 }
 
-/* ---- start and stop --------------------------------------------------------------------------- */
+/* ---- start and stop ------------------------------------------------------------------------ */
 
 /* "name@number=fd,name@number=fd", as prefixd_keep_hand_over() wrote it. */
 static int handed_parse(struct prefixd_keep *k, const char *text)
@@ -317,7 +317,7 @@ struct prefixd_keep *prefixd_keep_stop(struct prefixd_keep *k, bool release)
 	return NULL;
 }
 
-/* ---- the calls -------------------------------------------------------------------------------- */
+/* ---- the calls ----------------------------------------------------------------------------- */
 
 enum prefixd_keeper prefixd_keep_state(const struct prefixd_keep *k)
 {
@@ -344,7 +344,9 @@ int prefixd_keep_take(struct prefixd_keep *k, const char *name)
 	return fd;
 }
 
-/* The list's part of a put: *ret_item has a duplicate of `fd`, *ret_same says that it always had. */
+/*
+ * The list's part of a put: *ret_item has a duplicate of `fd`, *ret_same says that it always had.
+ */
 static int put_listed(struct prefixd_keep *k, const char *name, int fd,
 		      struct prefixd_keep_item **ret_item, bool *ret_same)
 {

@@ -10,10 +10,11 @@
  * What is kept are descriptors with names: "ledger"; for each group N "gN.pool", "gN.generations",
  * "gN.table", "gN.host".  What they mean is the ledger's business, not the keeper's.
  *
- * What it guarantees.  A descriptor that prefixd_keep_put() returned 0 for is there after the daemon
- * was killed, whenever that was.  The keeper never reads or maps what it keeps.  It serves processes
- * of its own user only (and root), one daemon at a time.  A keeper that is slow or gone costs the
- * daemon its deadline once, then only the promise: prefixd_keep_state() says so.
+ * What it guarantees.  A descriptor that prefixd_keep_put() returned 0 for is there after the
+ * daemon was killed, whenever that was.  The keeper never reads or maps what it keeps.  It
+ * serves processes of its own user only (and root), one daemon at a time.  A keeper that is slow
+ * or gone costs the daemon its deadline once, then only the promise: prefixd_keep_state() says
+ * so.
  *
  * What it relies on.  The lock on the admin socket is held: two daemons never ask one keeper.
  */
@@ -76,8 +77,8 @@ uint32_t prefixd_keep_n_found(const struct prefixd_keep *k); /* items of an earl
 /* A descriptor of an earlier life, now the caller's; -1: there is none of this name. */
 int prefixd_keep_take(struct prefixd_keep *k, const char *name);
 /*
- * Keeps a duplicate under `name`, in place of an older one.  Any thread; returns when the keeper has
- * it, or after a second.  Return: 0, also without a keeper; negative errno: it is not kept.
+ * Keeps a duplicate under `name`, in place of an older one.  Any thread; returns when the keeper
+ * has it, or after a second.  Return: 0, also without a keeper; negative errno: it is not kept.
  */
 radix_nodiscard int prefixd_keep_put(struct prefixd_keep *k, const char *name, int fd);
 /* The keeper forgets `name`, or all that begin with it and a dot.  Any thread. */
@@ -86,9 +87,9 @@ void prefixd_keep_drop(struct prefixd_keep *k, const char *name);
 void prefixd_keep_drop_rest(struct prefixd_keep *k);
 
 /*
- * For another program in this process (exec): leaves all that is kept open over exec and writes into
- * `text` (PREFIXD_KEEP_HANDED_MAX bytes) what has to be that one's config.handed, also without a
- * keeper.  Return: 0; -ENOSPC.  Undone by prefixd_keep_stay() when exec failed.
+ * For another program in this process (exec): leaves all that is kept open over exec and writes
+ * into `text` (PREFIXD_KEEP_HANDED_MAX bytes) what has to be that one's config.handed, also
+ * without a keeper.  Return: 0; -ENOSPC.  Undone by prefixd_keep_stay() when exec failed.
  */
 #define PREFIXD_KEEP_HANDED_MAX (PREFIXD_KEEP_ITEMS_MAX * (PREFIXD_KEEP_NAME_MAX + 16))
 radix_nodiscard int prefixd_keep_hand_over(struct prefixd_keep *k, char *text, size_t len);

@@ -24,7 +24,7 @@
 #define SPAWN_TEXT_LEN 256
 #define NAP_MS         5
 
-/* ---- one frame -------------------------------------------------------------------------------- */
+/* ---- one frame ----------------------------------------------------------------------------- */
 
 /* Return: true when `events` came before the end; false at the end. */
 static bool wait_for(int fd, short events, uint64_t end_ms)
@@ -169,7 +169,7 @@ static int call(struct prefixd_keep *k, struct proto_holder_frame *f, int fd,
 	return 0;
 }
 
-/* ---- putting and dropping --------------------------------------------------------------------- */
+/* ---- putting and dropping ------------------------------------------------------------------ */
 
 static int holder_put(struct prefixd_keep *k, struct prefixd_keep_item *item)
 {
@@ -228,7 +228,7 @@ static int bring_in_line(struct prefixd_keep *k)
 	return prefixd_keep_put_all(k) == k->n_items ? 0 : -EIO;
 }
 
-/* ---- finding and starting --------------------------------------------------------------------- */
+/* ---- finding and starting ------------------------------------------------------------------ */
 
 /* Reads the one line that prefixd-holder says about its start. */
 static void spawn_listen(int fd, char text[SPAWN_TEXT_LEN])
@@ -390,7 +390,10 @@ static int reach(struct prefixd_keep *k, uint64_t end_ms, char *why, size_t why_
 				continue;
 			r = -EBUSY;
 		}
-		/* Who was killed a moment ago may still seem to live, and who leaves has the lock. */
+		/*
+		 * Who was killed a moment ago may still seem to live, and who leaves has the
+		 * lock.
+		 */
 		if ((r != -EBUSY && r != -EPIPE && r != -EAGAIN) || prefixd_keep_now_ms() >= end_ms)
 			return r;
 		(void)poll(NULL, 0, NAP_MS);
@@ -445,7 +448,7 @@ int prefixd_keep_holder_start(struct prefixd_keep *k, bool handed, char *why, si
 	return r;
 }
 
-/* ---- when something happens to him ------------------------------------------------------------ */
+/* ---- when something happens to him --------------------------------------------------------- */
 
 static void disconnect(struct prefixd_keep *k)
 {

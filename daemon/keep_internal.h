@@ -5,10 +5,11 @@
  *     keep_holder.c   prefixd-holder: finding, starting, talking
  *     keep_systemd.c  the service manager's descriptor store
  *
- * Who owns what.  The list holds a duplicate of each descriptor, so that all can be put again when a
- * keeper comes to be after it was lost.  `lock` guards everything below it; a keeper's functions run
- * with it held.  Only the loop's thread opens and closes the keeper's descriptors, since they are in
- * its event base, and only it writes the log: another thread leaves word in `tell_fd`.
+ * Who owns what.  The list holds a duplicate of each descriptor, so that all can be put again
+ * when a keeper comes to be after it was lost.  `lock` guards everything below it; a keeper's
+ * functions run with it held.  Only the loop's thread opens and closes the keeper's descriptors,
+ * since they are in its event base, and only it writes the log: another thread leaves word in
+ * `tell_fd`.
  */
 #pragma once
 
@@ -32,8 +33,8 @@ struct prefixd_keep_item {
 	bool found, taken; /* of an earlier life; by this one */
 	/*
 	 * The store of the service manager replaces nothing, so a descriptor that takes another's
-	 * place gets the next number behind its name.  `sent`: this number was named to the manager;
-	 * from `first` on older ones may be there.
+	 * place gets the next number behind its name.  `sent`: this number was named to the
+	 * manager; from `first` on older ones may be there.
 	 */
 	uint32_t number, first;
 	bool sent;
@@ -87,7 +88,10 @@ uint64_t prefixd_keep_now_ms(void);
 struct prefixd_keep_item *prefixd_keep_find(struct prefixd_keep *k, const char *name);
 /* An item of an earlier life; takes fd over, also on failure. */
 int prefixd_keep_add_found(struct prefixd_keep *k, const char *name, int fd, uint32_t number);
-/* Sets what is known of the keeper, for prefixd_keep_state(); tells the loop of what is new and bad. */
+/*
+ * Sets what is known of the keeper, for prefixd_keep_state(); tells the loop of what is new and
+ * bad.
+ */
 void prefixd_keep_set_link(struct prefixd_keep *k, enum prefixd_keep_link link);
 void prefixd_keep_tell(struct prefixd_keep *k);
 /* Puts all again.  Return: how many are kept. */
@@ -98,14 +102,16 @@ void prefixd_keep_retry_in(struct prefixd_keep *k, uint32_t ms);
 
 /* keep_holder.c */
 extern const struct prefixd_keep_ops prefixd_keep_holder;
-/* Return: 0; -ENOENT, -ENAMETOOLONG: there can be none here; negative errno; a sentence in `why`. */
+/*
+ * Return: 0; -ENOENT, -ENAMETOOLONG: there can be none here; negative errno; a sentence in `why`.
+ */
 int prefixd_keep_holder_start(struct prefixd_keep *k, bool handed, char *why, size_t why_len);
 
 /* keep_systemd.c */
 extern const struct prefixd_keep_ops prefixd_keep_systemd;
 /*
- * Takes what the manager passed on out of the environment; adds our items if they are `wanted`, else
- * he is told to forget them.
+ * Takes what the manager passed on out of the environment; adds our items if they are `wanted`,
+ * else he is told to forget them.
  */
 int prefixd_keep_systemd_inherit(struct prefixd_keep *k, bool wanted, char *why, size_t why_len);
 /* Return: 0: there is a store; negative errno with a sentence in `why`. */

@@ -2,8 +2,8 @@
  * keep_systemd.c - the service manager's descriptor store as a keeper.
  *
  * The protocol is that of sd_notify(3) and sd_listen_fds(3): FDSTORE=1 with a descriptor beside it
- * and FDNAME= for its name, FDSTOREREMOVE=1, BARRIER=1 with a pipe that is closed once all before it
- * was worked on; and at the start LISTEN_FDS, LISTEN_PID, LISTEN_FDNAMES.
+ * and FDNAME= for its name, FDSTOREREMOVE=1, BARRIER=1 with a pipe that is closed once all before
+ * it was worked on; and at the start LISTEN_FDS, LISTEN_PID, LISTEN_FDNAMES.
  *
  * The manager answers nothing, so what he did is seen in pipes only: a store that is full, or none,
  * closes what it was sent, and then the other end of a pipe says so.  Before each descriptor such a
@@ -32,7 +32,7 @@
 #define RETRY_MS    1000u
 #define STORE_WANTS 512u /* a number for the unit that is enough */
 
-/* ---- what was passed on ----------------------------------------------------------------------- */
+/* ---- what was passed on -------------------------------------------------------------------- */
 
 /* Name of descriptor FIRST_FD + i, "" if it has none. */
 static void passed_name(uint32_t i, char *ret, size_t len)
@@ -179,7 +179,7 @@ int prefixd_keep_systemd_inherit(struct prefixd_keep *k, bool wanted, char *why,
 	return 0;
 }
 
-/* ---- the store -------------------------------------------------------------------------------- */
+/* ---- the store ----------------------------------------------------------------------------- */
 
 /* The other end is closed, within so long. */
 static bool hung_up(int fd, uint32_t ms)
@@ -336,10 +336,10 @@ int prefixd_keep_systemd_start(struct prefixd_keep *k, bool handed, char *why, s
 	int r;
 
 	if (!prefixd_notify_active(&k->notify)) {
-		snprintf(
-			why, why_len,
-			"no service manager speaks to this process (NOTIFY_SOCKET is not set): start "
-			"it as a service, or keep its memory with --keep holder");
+		snprintf(why, why_len,
+			 "no service manager speaks to this process (NOTIFY_SOCKET is not set): "
+			 "start "
+			 "it as a service, or keep its memory with --keep holder");
 		return -ENOTCONN;
 	}
 	r = k->n_found > 0 ? 0 : probe(k); /* what comes out of a store shows that there is one */
@@ -350,11 +350,11 @@ int prefixd_keep_systemd_start(struct prefixd_keep *k, bool handed, char *why, s
 			 "holder",
 			 STORE_WANTS);
 	else if (r < 0)
-		snprintf(
-			why, why_len,
-			"the service manager does not answer (BARRIER=1 on NOTIFY_SOCKET, as systemd "
-			"does from version 246 on): %s",
-			strerror(-r));
+		snprintf(why, why_len,
+			 "the service manager does not answer (BARRIER=1 on NOTIFY_SOCKET, as "
+			 "systemd "
+			 "does from version 246 on): %s",
+			 strerror(-r));
 	if (r < 0)
 		return r;
 	k->ops = &prefixd_keep_systemd;

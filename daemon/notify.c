@@ -146,7 +146,10 @@ int prefixd_notify_send(struct prefixd_notify *n, const char *text, int fd, int 
 			return -errno;
 		if (errno == EAGAIN && now_ms() >= end)
 			return -ETIMEDOUT;
-		/* The socket is not connected: poll() does not tell when the other queue has room. */
+		/*
+		 * The socket is not connected: poll() does not tell when the other queue has
+		 * room.
+		 */
 		(void)poll(&p, errno == EAGAIN ? 0 : 1, 5);
 	}
 }

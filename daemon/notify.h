@@ -4,8 +4,9 @@
  * The protocol of sd_notify(3): lines in a datagram to $NOTIFY_SOCKET, descriptors beside them.
  *
  * What it guarantees.  Without a manager every call does nothing.  A manager who does not read
- * misses what was said; only READY=1 waits for him, a second at most.  WATCHDOG=1 is sent by a timer of the loop that decides, and by
- * nobody else: when that loop stands still, whatever its helpers do, it is not sent.
+ * misses what was said; only READY=1 waits for him, a second at most.  WATCHDOG=1 is sent by a
+ * timer of the loop that decides, and by nobody else: when that loop stands still, whatever its
+ * helpers do, it is not sent.
  *
  * What it relies on.  The event base is the deciding loop's.  A manager who wants to hear of life
  * says so in $WATCHDOG_USEC, and to whom in $WATCHDOG_PID.

@@ -26,8 +26,8 @@
 #define PROTO_HOLDER_SUFFIX    ".holder" /* behind the path of the daemon's admin socket */
 
 /*
- * HELLO    first on a connection.  Flag DAEMON: the sender is the daemon, and may do all; without it
- *          he may ask for ITEM and RELEASE.  timeout_ns (daemon): how long to stay without one
+ * HELLO    first on a connection.  Flag DAEMON: the sender is the daemon, and may do all; without
+ *          it he may ask for ITEM and RELEASE.  timeout_ns (daemon): how long to stay without one
  * PUT      keep the descriptor under `name`, in place of an older one
  * DROP     forget `name`, and what begins with it and a dot
  * ITEM     the item at place `index`; flag SEND: with its descriptor

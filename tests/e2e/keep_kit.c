@@ -79,7 +79,7 @@ int kit_main(const char *name, const TTest *const tests[])
 	return test_run(s);
 }
 
-/* ---- files and processes ---------------------------------------------------------------------- */
+/* ---- files and processes ------------------------------------------------------------------- */
 
 static uint8_t byte_of(uint32_t seed, size_t i)
 {
@@ -191,7 +191,7 @@ bool kit_loop_until(struct event_base *base, bool (*done)(void *ctx), void *ctx,
 	return true;
 }
 
-/* ---- prefixd-holder --------------------------------------------------------------------------- */
+/* ---- prefixd-holder ------------------------------------------------------------------------ */
 
 const char *kit_holder_binary(void)
 {

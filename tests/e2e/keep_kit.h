@@ -41,7 +41,7 @@ void kit_wait_gone(pid_t pid, unsigned ms);
 struct event_base;
 bool kit_loop_until(struct event_base *base, bool (*done)(void *ctx), void *ctx, unsigned ms);
 
-/* ---- prefixd-holder ---- */
+/* ---- prefixd-holder ------------------------------------------------------------------------ */
 
 /* Its binary, or NULL. */
 const char *kit_holder_binary(void);

@@ -86,7 +86,8 @@ static void work(struct manager *m, const char *text, int fd)
 
 	sweep(m);
 	if (m->heard_len + strlen(text) + 3 < sizeof(m->heard))
-		m->heard_len += (size_t)sprintf(m->heard + m->heard_len, "%s\n\n", text);
+		m->heard_len += (size_t)snprintf(m->heard + m->heard_len,
+						 sizeof(m->heard) - m->heard_len, "%s\n\n", text);
 	if (fd >= 0 && value_of(text, "FDSTORE", flag, sizeof(flag)))
 		store(m, text, fd);
 	else if (fd >= 0)

@@ -58,7 +58,7 @@ static void expect_item(int socket, uint32_t index, const char *name, uint32_t s
 	close(fd);
 }
 
-/* ---- keeping ---------------------------------------------------------------------------------- */
+/* ---- keeping ------------------------------------------------------------------------------- */
 
 START_TEST(what_was_put_is_there_for_the_next_one)
 {
@@ -140,7 +140,7 @@ START_TEST(there_is_room_for_256)
 }
 END_TEST
 
-/* ---- leaving ---------------------------------------------------------------------------------- */
+/* ---- leaving ------------------------------------------------------------------------------- */
 
 START_TEST(it_leaves_when_no_daemon_comes_in_time)
 {
@@ -269,7 +269,7 @@ START_TEST(others_may_release_it_when_no_daemon_is_there_or_by_force)
 }
 END_TEST
 
-/* ---- whom it serves --------------------------------------------------------------------------- */
+/* ---- whom it serves ------------------------------------------------------------------------ */
 
 START_TEST(one_daemon_at_a_time)
 {
@@ -388,7 +388,7 @@ START_TEST(silent_visitors_keep_nobody_out)
 }
 END_TEST
 
-/* ---- what it is to the system ----------------------------------------------------------------- */
+/* ---- what it is to the system -------------------------------------------------------------- */
 
 /* A field of /proc/PID/stat, counted as proc(5) does. */
 static long stat_field(pid_t pid, int field)
@@ -464,7 +464,7 @@ START_TEST(it_belongs_to_nobody_and_has_nothing_else)
 }
 END_TEST
 
-/* ---- garbage ---------------------------------------------------------------------------------- */
+/* ---- garbage ------------------------------------------------------------------------------- */
 
 static uint32_t next_random(uint32_t *state)
 {
@@ -602,7 +602,7 @@ START_TEST(another_version_is_told_which_one_is_spoken)
 }
 END_TEST
 
-/* ---- F25: sockets of others, and of the dead -------------------------------------------------- */
+/* ---- F25: sockets of others, and of the dead ----------------------------------------------- */
 
 START_TEST(a_stale_socket_is_taken_over)
 {

@@ -125,7 +125,7 @@ static void kill_9(pid_t pid)
 	ck_assert_int_eq(waitpid(pid, NULL, 0), pid);
 }
 
-/* ---- the daemon is killed --------------------------------------------------------------------- */
+/* ---- the daemon is killed ------------------------------------------------------------------ */
 
 START_TEST(kept_over_the_daemons_death)
 {
@@ -218,7 +218,7 @@ START_TEST(all_256_come_back)
 }
 END_TEST
 
-/* ---- the holder is killed, stopped, released -------------------------------------------------- */
+/* ---- the holder is killed, stopped, released ----------------------------------------------- */
 
 static pid_t holder_now;
 
@@ -389,7 +389,7 @@ START_TEST(what_an_operator_releases_stays_released)
 }
 END_TEST
 
-/* ---- from threads ----------------------------------------------------------------------------- */
+/* ---- from threads -------------------------------------------------------------------------- */
 
 #define THREADS 4
 #define ROUNDS  50
@@ -449,7 +449,7 @@ START_TEST(threads_put_while_the_loop_turns)
 }
 END_TEST
 
-/* ---- who does not fit ------------------------------------------------------------------------- */
+/* ---- who does not fit ---------------------------------------------------------------------- */
 
 START_TEST(a_second_daemon_is_refused_with_words)
 {
@@ -566,7 +566,7 @@ START_TEST(no_program_no_holder)
 }
 END_TEST
 
-/* ---- exec ------------------------------------------------------------------------------------- */
+/* ---- exec ---------------------------------------------------------------------------------- */
 
 static enum prefixd_keeper keeper_of(const char *name)
 {

@@ -81,7 +81,7 @@ static int put(struct prefixd_keep *k, const char *name, uint32_t seed)
 	return r;
 }
 
-/* ---- the next life: no test runs in it --------------------------------------------------------- */
+/* ---- the next life: no test runs in it ----------------------------------------------------- */
 
 /*
  * argv: --next-life KEEPER WANT ADMIN [NAME=SEED]...  It takes the names and looks at their bytes;
@@ -108,7 +108,7 @@ static int next_life(int argc, char **argv)
 	}
 	if (getenv("LISTEN_FDS") || getenv("LISTEN_PID") || getenv("LISTEN_FDNAMES"))
 		return 11;
-	if (prefixd_keep_n_found(k) != (uint32_t)atoi(argv[3]))
+	if (prefixd_keep_n_found(k) != (uint32_t)strtoul(argv[3], NULL, 10))
 		return 12;
 	for (int i = 5; i < argc; i++) {
 		char name[64] = "";
@@ -139,7 +139,7 @@ static int next_life(int argc, char **argv)
 					   kit.admin, ##__VA_ARGS__, NULL },              \
 		    NULL, 0)
 
-/* ---- keeping ---------------------------------------------------------------------------------- */
+/* ---- keeping ------------------------------------------------------------------------------- */
 
 START_TEST(the_store_outlives_the_daemon)
 {
@@ -256,7 +256,7 @@ START_TEST(all_256_go_in_and_come_back)
 }
 END_TEST
 
-/* ---- what he does not do ---------------------------------------------------------------------- */
+/* ---- what he does not do ------------------------------------------------------------------- */
 
 START_TEST(no_store_is_said_with_the_setting)
 {
@@ -342,7 +342,7 @@ START_TEST(a_manager_that_is_late_costs_one_deadline)
 }
 END_TEST
 
-/* ---- what he passes on ------------------------------------------------------------------------ */
+/* ---- what he passes on --------------------------------------------------------------------- */
 
 START_TEST(sockets_and_strangers_among_what_is_passed_on)
 {
@@ -404,7 +404,7 @@ START_TEST(another_program_in_this_process_has_the_same_store)
 }
 END_TEST
 
-/* ---- what he is told -------------------------------------------------------------------------- */
+/* ---- what he is told ----------------------------------------------------------------------- */
 
 START_TEST(he_is_told_how_it_goes)
 {
