@@ -332,8 +332,13 @@ void prefixd_note_commit(struct prefixd_engine *e, const struct prefixd_lease *l
 
 void prefixd_note_committed(struct prefixd_engine *e, const struct prefixd_lease *l, bool stored)
 {
+	struct radix_member pin, donor;
+
 	if (!writes(e) || stored)
 		return;
+	prefixd_ledger_lease_place(l->record, &pin, &donor);
+	if (same(pin, pin_of(l)))
+		return; /* a member that lay lower: it was foreseen too */
 	prefixd_ledger_lease_back(l->record);
 	prefixd_note_lease_moved(e, l);
 }

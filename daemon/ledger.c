@@ -506,6 +506,7 @@ static void half_set(struct prefixd_lease_record *r, uint32_t i, struct radix_me
 	h->pin_generation = pin.generation;
 	h->donor = donor.entry;
 	h->donor_generation = donor.generation;
+	radix_crash_point("ledger_lease_half_fields");
 	h->check = half_check(h, r->id);
 }
 

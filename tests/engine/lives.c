@@ -422,7 +422,10 @@ static void script_duplicates(struct lives *v)
 	b = lives_match(v, 1, 0, 1, 6, 0);
 	lives_reserve(v, b, 3);
 	lives_commit(v, b, 2);
+	lives_release(v, b);
 	lives_commit(v, a, 2); /* both are stored already */
+	b = lives_match(v, 1, 0, 1, 6, 0);
+	lives_reserve(v, b, 1);
 	lives_extend(v, b, 2, 0);
 	lives_commit(v, b, 1);
 	lives_commit(v, a, 1);
@@ -455,6 +458,10 @@ static void script_tiers(struct lives *v)
 		lives_put(v, p % 3, 0, p, 6);
 		lives_idle(v, 100000);
 	}
+	h = lives_match(v, 0, 0, 4, 6, 0); /* it computes what lies lower */
+	lives_reserve(v, h, 3);
+	lives_commit(v, h, 3);
+	lives_release(v, h);
 	h = lives_match(v, 2, 0, 4, 6, PROTO_MATCH_PROMOTE);
 	lives_idle(v, 1000000);
 	lives_extend(v, h, 0, 0);
@@ -503,12 +510,12 @@ static void script_ends(struct lives *v)
 
 static void script_admin(struct lives *v)
 {
-	int h = lives_match(v, 0, 3, 2, 4, 0);
+	int h;
 
+	(void)lives_match(v, 2, 3, 2, 4, PROTO_MATCH_ISLAND); /* stays, of an epoch that is over */
 	if (!down(v))
 		world_invalidate(&v->w, v->ns[3].ns);
 	lives_forget(v, 3);
-	lives_release(v, h);
 	lives_put(v, 0, 3, 5, 3);
 	if (!down(v))
 		world_evict(&v->w, v->ns[2].group, 1);
