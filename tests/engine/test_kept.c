@@ -117,6 +117,74 @@ START_TEST(a_crowd_of_orphans)
 }
 END_TEST
 
+/* ---- over a restart -------------------------------------------------------------------------- */
+
+/* What the workers of an earlier life hold is kept from use like any orphan's, and said so. */
+START_TEST(orphans_of_an_earlier_life)
+{
+	struct prefixd_lease_info info;
+	struct proto_quiesced_req q;
+	struct proto_quiesced_rep rep;
+	struct scene_place a, b;
+	struct proto_match_rep m;
+	uint64_t it = 0, lease;
+
+	config->keep = true;
+	fencing_begin();
+	a = fencing_worker(100);
+	fencing_put(&a, 1000, 10, 1);
+	m = fencing_match(&a, 1000, 20);
+	ck_assert_uint_eq(fencing_reserve(&a, m.lease, 10, NULL), 10);
+	ck_assert(!over(NULL, NULL)); /* it is connected */
+	q = (struct proto_quiesced_req){ .instance = a.c->instance,
+					 .old_boot = w->config.engine.boot };
+	world_life_kill(w);
+	ck_assert_int_eq(world_life_restart(w), 0);
+	world_advance(w, SECOND);
+	ck_assert_uint_eq(prefixd_engine_kept(w->engine, 0), 20);
+	ck_assert(over("pool 0: 20 of 32 slots", "pid 100 keeps 20 and may write 10-19"));
+	ck_assert(prefixd_engine_next_lease(w->engine, &it, w->now_ns, &info));
+	ck_assert(info.earlier && info.orphan && info.pid == 100 && info.n_blocks == 10);
+	ck_assert_uint_eq(info.n_own, 10); /* what it had reserved */
+	b = fencing_worker(101);
+	lease = fencing_match(&b, 5000, SLOTS).lease;
+	ck_assert_uint_eq(fencing_reserve(&b, lease, SLOTS, NULL), 12);
+	a = fencing_worker(100);
+	ck_assert_int_eq(world_quiesced(a.c, &q, &rep), PROTO_STATUS_OK);
+	ck_assert_uint_eq(rep.n_leases, 1);
+	ck_assert_uint_eq(rep.n_slots, 10);
+	ck_assert(!over(NULL, NULL));
+	ck_assert_uint_eq(fencing_reserve(&b, lease, SLOTS, NULL), 20); /* cold now, or free */
+	world_deinit(w);
+}
+END_TEST
+
+/* The age limit binds copiers of an earlier life too, from the restart on. */
+START_TEST(copiers_of_an_earlier_life)
+{
+	struct scene_place a, b;
+
+	config->keep = true;
+	config->engine.limits.lease_max_age_ns = SECOND;
+	fencing_begin();
+	b = fencing_worker(101);
+	fencing_put(&b, 1000, 8, 1);
+	a = fencing_copier(100);
+	(void)fencing_match(&a, 1000, 8);
+	world_life_kill(w);
+	ck_assert_int_eq(world_life_restart(w), 0);
+	ck_assert_uint_eq(world_life_watches(w), 1);
+	world_advance(w, SECOND - 1);
+	ck_assert_uint_eq(fencing_pins(), 1);
+	ck_assert_uint_eq(world_evict(w, 0, SLOTS), 0);
+	world_advance(w, 1);
+	ck_assert_uint_eq(fencing_pins(), 0);
+	ck_assert_uint_eq(world_life_watches(w), 0); /* it holds nothing: forgotten */
+	ck_assert_uint_eq(world_evict(w, 0, SLOTS), 8);
+	world_deinit(w);
+}
+END_TEST
+
 /* The invariant notices what it is there for. */
 START_TEST(broken_bounds_are_reported)
 {
@@ -205,9 +273,13 @@ int main(void)
 		const TTest *test;
 		int n; /* variants */
 	} cases[] = {
-		{ "kept", orphans_of_half_a_pool, 1 }, { "kept", quarantine_of_half_a_pool, 1 },
-		{ "kept", a_crowd_of_orphans, 1 },     { "kept", broken_bounds_are_reported, 1 },
+		{ "kept", orphans_of_half_a_pool, 1 },
+		{ "kept", quarantine_of_half_a_pool, 1 },
+		{ "kept", a_crowd_of_orphans, 1 },
+		{ "kept", broken_bounds_are_reported, 1 },
 		{ "kept", what_operators_see, 1 },
+		{ "kept", orphans_of_an_earlier_life, 1 },
+		{ "kept", copiers_of_an_earlier_life, 1 },
 	};
 	Suite *s = suite_create("kept");
 	TCase *t = NULL;
