@@ -10,7 +10,7 @@ PREFIX ?=
 ENGINES ?=
 RESTART_ARGS ?=
 
-.PHONY: help demo check check-engines build bench bench-reference bench-restart bench-large fuzz mutants coverage format lint nightly install clean \
+.PHONY: help demo check sim planted check-engines build bench bench-reference bench-restart bench-large fuzz mutants coverage format lint nightly install clean \
 	deps programs
 
 help: ## what can be typed here
@@ -55,6 +55,13 @@ bench-restart: deps ## kill a daemon with a million blocks under load, 20 times:
 bench-reference: build ## replay the public traces against their reference results: TRACES=DIR
 	@tests/bench/reference.sh $(BUILD)/bin "$(TRACES)"
 
+sim: deps $(BUILD)/build.ninja ## simulated worlds with kills and faults: SEEDS=N of them (200), or SEED=S [STEPS=N] again
+	@ninja -C $(BUILD) -j $(JOBS) --quiet tests/sim/sim
+	@$(BUILD)/tests/sim/sim $(if $(SEED),$(SEED),--seeds $(or $(SEEDS),200)) $(STEPS)
+
+planted: deps ## plant grave faults one by one and see that the simulation notices each
+	@tests/sim/planted.sh
+
 fuzz: deps ## fuzz every target for SECONDS (60) each, with clang
 	@.ci/fuzz $${SECONDS_EACH:-60}
 
@@ -72,6 +79,7 @@ lint: build ## only the lints
 
 nightly: build ## the long proofs: whole soaks, all seeds, fuzz for ten minutes a target
 	@.ci/check $(BUILD) --timeout-multiplier 4
+	@.ci/sim $(BUILD) 2000 20000
 	@tests/mutants/run.sh
 	@.ci/fuzz 600
 

@@ -18,19 +18,28 @@ if [ "${1:-}" = --applies ]; then
 	trap 'rm -rf "$copy"' EXIT
 fi
 folder=$(pwd)/tests/sim/planted
-[ $# -gt 0 ] || set -- $(cd "$folder" && ls ./*.patch | sed 's,^\./,,; s/\.patch$//')
+# shellcheck disable=SC2046 # names without blanks
+[ $# -gt 0 ] || set -- $(cd "$folder" && printf '%s\n' *.patch | sed 's,\.patch$,,')
+
+# All sources; where patches are only tried, those that they name.
+sources() {
+	if [ -n "$applies" ]; then
+		for name in "$@"; do
+			sed -n 's,^--- a/\([^	]*\).*,\1,p' "$folder/$name.patch"
+		done | sort -u
+	else
+		git ls-files --cached --others --exclude-standard 2>/dev/null ||
+			find . \( -name .git -o -name 'build*' \) -prune -o -type f -print
+	fi
+}
 
 # Only what changed, so that no more is built anew than must be.
 mkdir -p "$copy"
-{ git ls-files 2>/dev/null || find . \( -name .git -o -name 'build*' \) -prune -o -type f -print; } |
-	while IFS= read -r file; do
-		case $file in
-		*.c | *.h | *.build | *.txt | *.in | *.sh | *.py | *.py.in | */README.md | README.md) ;;
-		*) continue ;;
-		esac
-		[ -f "$file" ] || continue
-		cmp -s "$file" "$copy/$file" || { mkdir -p "$copy/$(dirname "$file")"; cp -p "$file" "$copy/$file"; }
-	done
+sources "$@" | while IFS= read -r file; do
+	[ -f "$file" ] || continue
+	cmp -s "$file" "$copy/$file" ||
+		{ mkdir -p "$copy/$(dirname "$file")"; cp -p "$file" "$copy/$file"; }
+done
 
 if [ -z "$applies" ]; then
 	[ -f "$build/build.ninja" ] || meson setup "$build" "$copy" >build-planted/setup.log 2>&1 ||

@@ -111,20 +111,34 @@ static void jump(struct sim *s)
 
 /* ---- what the workers do --------------------------------------------------------------------- */
 
-static void with_lease(struct sim *s, struct sim_session *se, struct sim_lease *l, uint32_t dice)
+/* What a worker does next with a lease, as one that gets on with its work. */
+static void with_lease(struct sim *s, struct sim_session *se, struct sim_lease *l)
 {
-	if (dice < 40)
-		sim_wait(s, se, l);
-	else if (dice < 160)
-		sim_extend(s, se, l);
-	else if (dice < 400)
-		sim_reserve(s, se, l);
-	else if (dice < 480)
-		sim_fill(s, se, l);
-	else if (dice < 830)
+	uint32_t dice = sim_below(s, 1000);
+
+	if (l->n_res && dice < 600)
 		sim_commit(s, se, l);
+	else if (l->n_res && dice < 700)
+		sim_fill(s, se, l);
+	else if (dice < 650 && l->n_path + l->n_res < l->given)
+		sim_reserve(s, se, l);
+	else if (dice < 750 && l->n_path < l->given)
+		sim_wait(s, se, l);
+	else if (dice < 830)
+		sim_extend(s, se, l);
 	else
 		sim_release(s, se, l);
+}
+
+/* A life of the daemon that the process has still something of; 0: none. */
+static uint32_t old_life(const struct sim *s, const struct sim_proc *p)
+{
+	uint32_t life = 0;
+
+	for (uint32_t i = 0; i < p->claims.n; i++)
+		if (p->claims.v[i].life < s->life)
+			life = p->claims.v[i].life;
+	return life;
 }
 
 static void work(struct sim *s, uint32_t si)
@@ -151,10 +165,12 @@ static void work(struct sim *s, uint32_t si)
 		sim_probe(s, se);
 	} else if (dice < 75) {
 		sim_prefetch(s, se);
+	} else if (dice < 150 && old_life(s, p)) {
+		sim_quiesce(s, se, old_life(s, p));
 	} else if (!l->used) {
 		sim_match(s, se);
 	} else {
-		with_lease(s, se, l, sim_below(s, 1000));
+		with_lease(s, se, l);
 	}
 }
 

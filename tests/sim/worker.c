@@ -110,7 +110,7 @@ void sim_connect(struct sim *s, struct sim_session *se)
 		return;
 	}
 	world_check(&s->w, status == PROTO_STATUS_OK);
-	for (life = old_life(p, s->life); life && s->w.engine && sim_chance(s, 600);
+	for (life = old_life(p, s->life); life && s->w.engine && sim_chance(s, 300);
 	     life = old_life(p, s->life))
 		sim_quiesce(s, se, life);
 	if (s->w.engine)
