@@ -2,7 +2,7 @@
  * admin_pins.c - who holds what: leases with their owners, and slots that are not free yet because
  * of how their lease ended.
  *
- * What it guarantees.  A salt is shown as a keyed digest.  How a prompt begins is shown as the first
+ * What it guarantees. A salt is shown as a keyed digest. How a prompt begins is shown as the first
  * tokens of its first block, or as the first bytes of its first digest: the admin socket may see
  * stored tokens.
  */

@@ -143,9 +143,9 @@ static void client_tell_gone(struct prefixd_client *c)
 /* ---- callbacks ------------------------------------------------------------------------------- */
 
 /*
- * QUIESCED speaks for sessions of the same process whose socket has ended.  Of a worker that closed
- * one and came back with another the loop may hear the new one first: so ends that are there already
- * are heard before.
+ * QUIESCED speaks for sessions of the same process whose socket has ended. Of a worker that closed
+ * one and came back with another the loop may hear the new one first: so ends that are there
+ * already are heard before.
  */
 static void client_hear_ends(struct prefixd_client *asking)
 {

@@ -2,17 +2,18 @@
  * engine_fence.c - slots that nobody can have because who held them left: how many, whose, and when
  * that is too many.
  *
- * What it guarantees.  Kept from use are the slots of a pool that are quarantined, and what orphans
- * hold: slots that they had reserved or own, and the blocks of their leases' paths, each block once.
- * When these are more than half of a pool the daemon says so in its log, and again when they are
- * not any more; prefixd_engine_over() says it to whoever asks.  Nothing is reused early for it.
+ * What it guarantees. Kept from use are the slots of a pool that are quarantined, and what orphans
+ * hold: slots that they had reserved or own, and the blocks of their leases' paths, each block
+ * once. When these are more than half of a pool the daemon says so in its log, and again when they
+ * are not any more; prefixd_engine_over() says it to whoever asks. Nothing is reused early for it.
  *
  * What it relies on.  Whatever makes or ends an orphan's lease, or a quarantine, calls
  * prefixd_fence_left(), prefixd_fence_done() or prefixd_fence_stir().
  *
- * A bound is kept with every change: paths as if no two orphans shared a block (what is hung above an
- * orphan's island later is not in it).  Only while that is above half are the blocks counted, and not
- * more often than four times a second, so that a crowd of orphans that come and go costs little.
+ * A bound is kept with every change: paths as if no two orphans shared a block (what is hung above
+ * an orphan's island later is not in it). Only while that is above half are the blocks counted, and
+ * not more often than four times a second, so that a crowd of orphans that come and go costs
+ * little.
  */
 #include "daemon/engine_internal.h"
 

@@ -229,14 +229,13 @@ static void sentence_page(int status, const char *text, struct prefixd_http_repl
 
 static void ready_page(struct prefixd_server *s, struct prefixd_http_reply *ret)
 {
-	char text[1280] = "degraded: ";
-	size_t n = strlen(text);
+	char whose[1024], text[sizeof(whose) + 16];
 
 	if (s->draining) {
 		sentence_page(503, "draining: workers can no longer connect, leases may end\n",
 			      ret);
-	} else if (prefixd_engine_over(s->engine, text + n, sizeof(text) - n - 1)) {
-		(void)strcat(text, "\n"); /* the last byte but one was left for it */
+	} else if (prefixd_engine_over(s->engine, whose, sizeof(whose))) {
+		snprintf(text, sizeof(text), "degraded: %s\n", whose);
 		sentence_page(503, text, ret);
 	} else {
 		sentence_page(200, "ok\n", ret);

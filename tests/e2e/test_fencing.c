@@ -1,9 +1,10 @@
 /*
- * test_fencing.c - the real daemon and workers that are killed, stopped, late, or gone in part: T20 T25
- * T33 F01 F03 F04 F05 F08, and the page that says when too much is kept from use.
+ * test_fencing.c - the real daemon and workers that are killed, stopped, late, or gone in part: T20
+ * T25 T33 F01 F03 F04 F05 F08, and the page that says when too much is kept from use.
  *
- * The first argument picks the case.  Workers are processes of their own that read and write the pool's
- * memory; what they write is a function of the prompt, and every byte that is read is compared.
+ * The first argument picks the case. Workers are processes of their own that read and write the
+ * pool's memory; what they write is a function of the prompt, and every byte that is read is
+ * compared.
  */
 #include "tests/e2e/http_client.h"
 
@@ -271,8 +272,10 @@ START_TEST(pins_of_the_killed)
 	json_decref(j);
 	child_kill(&c[1]);
 	child_kill(&c[3]);
-	/* Their descriptors were readable before waitpid() returned: one turn of the loop, which the
-	   first answer may still be a part of. */
+	/*
+	 * Their descriptors were readable before waitpid() returned: one turn of the loop, which
+	 * the first answer may still be a part of.
+	 */
 	for (int turn = 0; turn < 2; turn++) {
 		j = admin("{\"op\":\"pins\"}");
 		pinned = number(j, "pinned_blocks");

@@ -3,8 +3,8 @@
  * and differ in their tails; the daemon, a leader, or both are killed in the middle.
  *
  * Every worker goes on until it has its whole prompt, and compares every byte that it is lent. Who
- * was told that a block of his was stored notes it, so that each block is seen to be stored once: in
- * each life of the daemon, and in all of them together, since nothing that was stored is lost.
+ * was told that a block of his was stored notes it, so that each block is seen to be stored once:
+ * in each life of the daemon, and in all of them together, since nothing that was stored is lost.
  */
 #include "tests/e2e/worker.h"
 

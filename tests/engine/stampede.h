@@ -1,11 +1,11 @@
 /*
  * stampede.h - many workers with cold prompts that share their beginning, one step at a time.
  *
- * Every worker's prompt begins with the stem that all share, goes on with one that its group shares,
- * and ends in a tail of its own.  Each goes the honest way: MATCH with LEAD; WAIT for what others
- * compute, EXTEND when it is there; RESERVE, write and COMMIT the rest in pieces.  A seed decides
- * whose turn it is and what goes wrong.  The model (flight.h) says beforehand what is pending, who
- * waits, who is told what and when, and which block is stored by whom.
+ * Every worker's prompt begins with the stem that all share, goes on with one that its group
+ * shares, and ends in a tail of its own. Each goes the honest way: MATCH with LEAD; WAIT for what
+ * others compute, EXTEND when it is there; RESERVE, write and COMMIT the rest in pieces. A seed
+ * decides whose turn it is and what goes wrong. The model (flight.h) says beforehand what is
+ * pending, who waits, who is told what and when, and which block is stored by whom.
  */
 #pragma once
 

@@ -1,6 +1,6 @@
 /*
- * test_fencing.c - nothing is reused under who may still touch it, and nothing is kept for ever: T13
- * T20 T25 T33 F01 F02 F03 F05 F06 F08.
+ * test_fencing.c - nothing is reused under who may still touch it, and nothing is kept for ever:
+ * T13 T20 T25 T33 F01 F02 F03 F05 F06 F08.
  */
 #include "tests/engine/fencing.h"
 
@@ -9,7 +9,7 @@ static struct world_config *const config = &fencing.config;
 
 /* ---- T13: looked up, never retrieved --------------------------------------------------------- */
 
-/* Who reads in place cannot give fencing.tokens back: the pin is the process's, however long it lives. */
+/* Who reads in place cannot give tokens back: the pin is the process's, however long it lives. */
 START_TEST(a_pin_belongs_to_its_process)
 {
 	struct scene_place a, b;
@@ -92,8 +92,8 @@ END_TEST
 
 /*
  * A reader that copies sleeps past the limit, and its slots are given to others and filled anew.
- * Each slot's generation has passed what the lease was told, so it knows; its lease answers REVOKED;
- * and it gets well by asking again.
+ * Each slot's generation has passed what the lease was told, so it knows; its lease answers
+ * REVOKED; and it gets well by asking again.
  */
 START_TEST(late_reader_is_told)
 {
@@ -273,8 +273,9 @@ enum {
 };
 
 /*
- * Of its blocks `done` are committed, and of the next one nothing, half or all is written.  What was
- * committed stays; nothing else is served, and its slots come free with the end of the grace, scrubbed.
+ * Of its blocks `done` are committed, and of the next one nothing, half or all is written. What was
+ * committed stays; nothing else is served, and its slots come free with the end of the grace,
+ * scrubbed.
  */
 START_TEST(killed_before_commit)
 {
