@@ -32,8 +32,9 @@ WATCHERS = {
     'proto': (('proto', 'fuzz'), ('engine',)),
     'daemon': (('engine', 'fuzz'), ()),
     'daemon/redis': (('redis',), ('fuzz',)),
+    'daemon/keep': (('keep',), ()),  # a suite of tests/e2e
 }
-SUITES = {'unit', 'fuzz'}
+SUITES = {'unit', 'fuzz', 'keep'}
 OPTIONS = ['-Doptimization=1', '-Ddebug=false', '-Dwerror=false']
 
 
@@ -44,14 +45,21 @@ class Patch:
         text = path.read_text()
         self.rule = text.split('\n', 1)[0]
         self.files = re.findall(r'^\+\+\+ b/(\S+)', text, re.M)
-        folders = {'daemon/redis' if f.startswith('daemon/redis') else f.split('/')[0]
-                   for f in self.files}
+        folders = {self.folder_of(f) for f in self.files}
         if len(folders) != 1 or not folders <= set(WATCHERS):
             sys.exit(f'{path.name}: touches {sorted(folders)}; a fault lies in one of '
                      f'{sorted(WATCHERS)}')
         if self.rule.startswith(('---', 'diff')) or not self.rule:
             sys.exit(f'{path.name}: the first line has to say which rule it breaks')
         self.folder = folders.pop()
+
+    @staticmethod
+    def folder_of(name):
+        if name.startswith('daemon/redis'):
+            return 'daemon/redis'
+        if name.startswith(('daemon/keep', 'daemon/holder')):
+            return 'daemon/keep'
+        return name.split('/')[0]
 
 
 def sources():
@@ -110,15 +118,20 @@ class Workshop:
         self.must(['ninja', '-C', self.obj, 'build.ninja'])  # new tests of a changed meson.build
         plan = subprocess.run(['meson', 'introspect', self.obj, '--tests'], capture_output=True,
                               check=True).stdout
+        programs = subprocess.run(['meson', 'introspect', self.obj, '--targets'], check=True,
+                                  capture_output=True).stdout
+        made = {t['id']: os.path.relpath(t['filename'][0], self.obj) for t in json.loads(programs)}
         self.tests = {}
         for t in json.loads(plan):
-            if not SUITES & {s.split(':')[-1] for s in t['suite']}:
+            suites = {s.split(':')[-1] for s in t['suite']}
+            if not SUITES & suites:
                 continue
             program = next((a for a in t['cmd'] if a.startswith(f'{self.obj}/tests/')), None)
             if not program:
                 continue
             t['target'] = os.path.relpath(program, self.obj)
-            t['folder'] = t['target'].split('/')[1]
+            t['also'] = [made[d] for d in t.get('depends', []) if d in made]
+            t['folder'] = 'keep' if 'keep' in suites else t['target'].split('/')[1]
             self.tests.setdefault(t['folder'], []).append(t)
         trouble = self.build(folders)
         if trouble:
@@ -130,7 +143,8 @@ class Workshop:
             sys.exit(f'{" ".join(map(str, command))}\n{done.stdout}{done.stderr}')
 
     def build(self, folders):
-        targets = sorted({t['target'] for f in folders for t in self.tests.get(f, [])})
+        tests = [t for f in folders for t in self.tests.get(f, [])]
+        targets = sorted({name for t in tests for name in [t['target']] + t['also']})
         if not targets:
             return None
         done = subprocess.run(['ninja', '-C', self.obj, '-j', '1'] + targets, capture_output=True,
