@@ -159,6 +159,9 @@ void world_gone(struct world_client *c); /* the process ends; other sessions of 
 void world_kill(struct world *w, uint32_t pid); /* every session of the process, sockets first or
 						   last by the seed; also while the daemon is down */
 
+/* The same of one that began at another time: its number may be another one's by now. */
+void world_kill_as(struct world *w, uint32_t pid, uint64_t start_time);
+
 /* What a right HELLO of this client says. */
 struct proto_hello_req world_hello_req(const struct world_client *c);
 /* A namespace that every check accepts: 4 tokens of 16 bytes per block; change it to taste. */

@@ -34,7 +34,7 @@ struct world_client *world_connect_as(struct world *w, const struct prefixd_peer
 	ck_assert_ptr_nonnull(c);
 	c->peer = *peer;
 	c->instance = *instance;
-	world_life_process(w, peer->pid, true);
+	world_life_process(w, peer->pid, peer->start_time, true);
 	c->used = true;
 	c->open = true;
 	c->closed = false;
@@ -131,16 +131,17 @@ void world_gone(struct world_client *c)
 	world_step(c->w, &event);
 }
 
-void world_kill(struct world *w, uint32_t pid)
+void world_kill_as(struct world *w, uint32_t pid, uint64_t start_time)
 {
 	bool socket_first = test_rng_below(&w->rng, 2);
 
-	world_life_process(w, pid, false);
+	world_life_process(w, pid, start_time, false);
 	world_life_tell_gone(w);
 	for (uint32_t i = 0; i < WORLD_CLIENTS; i++) {
 		struct world_client *c = &w->clients[i];
 
-		if (!c->used || c->peer.pid != pid)
+		if (!c->used || c->peer.pid != pid ||
+		    (start_time != WORLD_ANY_TIME && c->peer.start_time != start_time))
 			continue;
 		if (socket_first)
 			world_eof(c);
@@ -148,6 +149,11 @@ void world_kill(struct world *w, uint32_t pid)
 		if (c->used && w->engine)
 			world_fail(w, "session %u outlived its process", i);
 	}
+}
+
+void world_kill(struct world *w, uint32_t pid)
+{
+	world_kill_as(w, pid, WORLD_ANY_TIME);
 }
 
 /* ---- requests and replies -------------------------------------------------------------------- */

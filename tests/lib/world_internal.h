@@ -33,8 +33,10 @@ void world_life_step_begins(struct world *w);
 void world_life_step_ends(struct world *w);
 void world_life_point(const char *name);
 void world_life_died(struct world *w);
-/* A process begins or ends. */
-void world_life_process(struct world *w, uint32_t pid, bool lives);
+#define WORLD_ANY_TIME UINT64_MAX
+
+/* A process begins or ends; all of one number end, if they began at WORLD_ANY_TIME. */
+void world_life_process(struct world *w, uint32_t pid, uint64_t start_time, bool lives);
 void world_life_watch(struct world *w, const struct prefixd_action *a);
 /* False: it is no orphan of an earlier life. */
 bool world_life_forget(struct world *w, uint32_t session);

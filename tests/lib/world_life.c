@@ -173,32 +173,35 @@ void world_life_stop(struct world *w, uint64_t ns)
 
 /* ---- processes ------------------------------------------------------------------------------- */
 
-static bool is_gone(const struct world_life *l, uint32_t pid)
+/* Its place in the list; n_gone: it lives, as far as anybody knows. */
+static uint32_t gone_at(const struct world_life *l, uint32_t pid, uint64_t start_time)
 {
-	for (uint32_t i = 0; i < l->n_gone; i++)
-		if (l->gone[i] == pid)
-			return true;
-	return false;
+	uint32_t i = 0;
+
+	while (i < l->n_gone &&
+	       (l->gone[i].pid != pid ||
+		(l->gone[i].start_time != start_time && l->gone[i].start_time != WORLD_ANY_TIME)))
+		i++;
+	return i;
 }
 
-void world_life_process(struct world *w, uint32_t pid, bool lives)
+void world_life_process(struct world *w, uint32_t pid, uint64_t start_time, bool lives)
 {
 	struct world_life *l = &w->life;
+	uint32_t at = gone_at(l, pid, start_time);
 
+	if (lives != (at < l->n_gone))
+		return;
 	if (lives) {
-		for (uint32_t i = 0; i < l->n_gone; i++)
-			if (l->gone[i] == pid)
-				l->gone[i] = l->gone[--l->n_gone];
+		l->gone[at] = l->gone[--l->n_gone];
 		return;
 	}
-	if (is_gone(l, pid))
-		return;
 	if (l->n_gone == l->cap_gone) {
 		l->cap_gone = l->cap_gone ? 2 * l->cap_gone : 64;
 		l->gone = realloc(l->gone, l->cap_gone * sizeof(*l->gone));
 		ck_assert_ptr_nonnull(l->gone);
 	}
-	l->gone[l->n_gone++] = pid;
+	l->gone[l->n_gone++] = (struct world_process){ pid, start_time };
 }
 
 void world_life_watch(struct world *w, const struct prefixd_action *a)
@@ -238,7 +241,7 @@ void world_life_tell_gone(struct world *w)
 					       .session = v.session };
 
 		i++;
-		if (!is_gone(&w->life, v.pid))
+		if (gone_at(&w->life, v.pid, v.start_time) == w->life.n_gone)
 			continue;
 		world_note(w, "%4u   process %u of an earlier life is gone\n", v.session, v.pid);
 		world_step(w, &event);
@@ -347,18 +350,16 @@ static void drop_rest(struct world *w, const bool *asked)
 			world_pool_drop(w, i);
 }
 
-int world_life_restart(struct world *w)
+/* Another life: another boot id, other lease ids, other hashes, the same bytes elsewhere. */
+static int life_begins(struct world *w)
 {
-	struct prefixd_event event = { .type = PREFIXD_EVENT_RESTORE };
 	struct prefixd_engine_config *e = &w->config.engine;
-	bool asked[WORLD_GROUPS] = { 0 }, early = test_rng_below(&w->rng, 2);
 
 	world_check(w, w->life.down && w->config.keep);
 	store_remap(&w->life.ledger);
 	for (uint32_t i = 0; i < WORLD_GROUPS; i++)
 		store_remap(&w->pools[i].table);
 	w->life.n++;
-	/* Another life: another boot id, other lease ids, other hashes. */
 	memcpy(e->boot.b + 2, &w->life.n, sizeof(w->life.n));
 	e->secret[0] = test_rng(&w->rng);
 	e->secret[1] = test_rng(&w->rng);
@@ -367,6 +368,24 @@ int world_life_restart(struct world *w)
 	if (prefixd_engine_new(&w->engine, e) < 0)
 		return -ENOMEM;
 	w->life.down = false;
+	return 0;
+}
+
+void world_life_forego(struct world *w)
+{
+	static const bool none[WORLD_GROUPS];
+
+	drop_rest(w, none);
+	ck_assert_int_eq(life_begins(w), 0);
+}
+
+int world_life_restart(struct world *w)
+{
+	struct prefixd_event event = { .type = PREFIXD_EVENT_RESTORE };
+	bool asked[WORLD_GROUPS] = { 0 }, early = test_rng_below(&w->rng, 2);
+
+	if (life_begins(w) < 0)
+		return -ENOMEM;
 	prefixd_ledger_begin(&w->life.ledger.store);
 	event.u.restore.first_session = FIRST_ORPHAN * w->life.n;
 	w->life.holding = true;

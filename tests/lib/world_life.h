@@ -53,7 +53,10 @@ struct world_life {
 	struct world_store ledger;
 	struct world_watch *watches; /* processes of earlier lives that the engine wants watched */
 	uint32_t n_watches, cap_watches;
-	uint32_t *gone; /* processes that ended */
+	struct world_process {
+		uint32_t pid;
+		uint64_t start_time;
+	} * gone; /* processes that ended */
 	uint32_t n_gone, cap_gone;
 	struct world_check checks[8];
 	uint32_t n_checks;
@@ -80,5 +83,7 @@ void world_life_stop(struct world *w, uint64_t ns);
  * set to fail, and it stays down.
  */
 radix_nodiscard int world_life_restart(struct world *w);
+/* The next life, without RESTORE: what the last one left is given up. */
+void world_life_forego(struct world *w);
 /* Orphans of earlier lives that the engine still has watched. */
 uint32_t world_life_watches(const struct world *w);

@@ -749,6 +749,15 @@ void world_redis_up(struct world *w, bool up)
 	}
 }
 
+void world_redis_use(struct world *w, bool use)
+{
+	world_check(w, !w->engine);
+	w->config.tiers.redis = use;
+	w->config.engine.redis = use;
+	w->tiers->config.redis = use;
+	w->tiers->up |= use;
+}
+
 void world_redis_stall(struct world *w, bool stalled)
 {
 	struct world_tiers *t = w->tiers;

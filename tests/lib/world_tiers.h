@@ -60,6 +60,8 @@ struct world_tiers_config {
 
 /* The connection breaks, or is there again; the engine is told. */
 void world_redis_up(struct world *w, bool up);
+/* The next life of the daemon is started with it, or without. */
+void world_redis_use(struct world *w, bool use);
 /* Redis does not answer: requests end at their deadline, or wait for the end of this. */
 void world_redis_stall(struct world *w, bool stalled);
 /* Takes away or damages that many percent of the values; returns how many. */
