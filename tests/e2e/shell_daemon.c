@@ -529,6 +529,8 @@ static const struct {
 	{ "{\"op\":\"tree\",\"model\":\"zz\"}", "there is no such namespace" },
 	{ "{\"op\":\"tree\",\"group\":99}", "there is no group 99" },
 	{ "{\"op\":\"pins\",\"older_s\":-1}", "older_s must be a number of seconds" },
+	{ "{\"op\":\"pins\",\"sort\":\"name\"}", "sort must be age or size" },
+	{ "{\"op\":\"pins\",\"sort\":7}", "sort must be age or size" },
 	{ "{\"op\":\"log-level\",\"level\":\"loud\"}", "level must be error, warn, info or debug" },
 	{ "{\"op\":\"explain\",\"model\":\"m\"}", "give an array of them" },
 	{ "{\"op\":\"explain\",\"model\":\"m\",\"tokens\":[1,-2]}", "token 1 is not a number" },
