@@ -344,7 +344,8 @@ static void quiesce_orphans(struct prefixd_engine *e, const struct owner *o,
 			const struct prefixd_lease *l = radix_list_entry(it, struct prefixd_lease,
 									 link);
 
-			rep->n_leases += l->state == PREFIXD_LEASE_ACTIVE;
+			rep->n_leases += l->state == PREFIXD_LEASE_ACTIVE ||
+					 l->state == PREFIXD_LEASE_KEPT;
 			rep->n_slots += l->n_own + l->n_reserved;
 		}
 		/* The last session of the array takes this one's place. */
@@ -391,16 +392,13 @@ void prefixd_op_quiesced(struct prefixd_engine *e, struct prefixd_request *rq)
 	if (rq->s->version >= 2 && proto_id_is_zero(life))
 		life = NULL;
 	quiesce_orphans(e, &o, life, &rep);
-	/* What was revoked or kept back was so in this life. */
-	if (!life || proto_id_equal(life, &e->config.boot)) {
-		if (session_is_of(rq->s, &o))
-			quiesce_revoked(e, rq->s, &rep);
-		radix_list_foreach_safe(it, tmp, &e->quarantine) {
-			struct prefixd_lease *l = radix_list_entry(it, struct prefixd_lease, link);
+	if ((!life || proto_id_equal(life, &rq->s->boot)) && session_is_of(rq->s, &o))
+		quiesce_revoked(e, rq->s, &rep);
+	radix_list_foreach_safe(it, tmp, &e->quarantine) {
+		struct prefixd_lease *l = radix_list_entry(it, struct prefixd_lease, link);
 
-			if (lease_is_of(l, &o))
-				rep.n_slots += prefixd_lease_unquarantine(e, l);
-		}
+		if (lease_is_of(l, &o) && (!life || proto_id_equal(life, &l->boot)))
+			rep.n_slots += prefixd_lease_unquarantine(e, l);
 	}
 	prefixd_reply_begin(e, &rp, 0);
 	proto_quiesced_rep_encode(&rp.w, &rep);

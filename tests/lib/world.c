@@ -381,7 +381,7 @@ static void poison_free(struct world *w, uint32_t group)
 void world_pool_answer(struct world *w, bool ready)
 {
 	/* What is asked for meanwhile is for another call, or the end of its step. */
-	for (uint32_t left = w->n_wanted; w->engine && left; left--) {
+	for (uint32_t left = w->n_wanted; w->engine && left && w->n_wanted; left--) {
 		uint32_t group = w->wanted[0].group, n = w->wanted[0].n_slots;
 		uint32_t n_host = w->wanted[0].n_host;
 		uint64_t bytes = w->wanted[0].slot_bytes, table_len = w->wanted[0].table_len;
