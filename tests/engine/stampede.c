@@ -10,6 +10,7 @@
 enum {
 	BYTES = 64,
 	SECOND = 1000000000,
+	POOL = 384, /* slots */
 	AGE_S = 12, /* seconds, where leases have an age limit */
 };
 
@@ -606,7 +607,7 @@ static void take_room(struct run *r)
 	struct proto_reserve_req q = { .n = (uint32_t)free_slots(r) - 3 * STAMPEDE_BLOCKS };
 	struct proto_match_rep m;
 	struct proto_reserve_rep rep;
-	uint32_t tokens[4 * MODEL_SLOTS];
+	uint32_t tokens[4 * POOL];
 	struct scene_prompt p;
 
 	r->o.adapter = world_text("another");
@@ -656,7 +657,7 @@ void stampede_run(const struct stampede_config *config, struct stampede_result *
 	r.next_pid = 1000;
 	world_config_init(&wc);
 	wc.seed = config->seed;
-	wc.engine.pool_blocks = MODEL_SLOTS + 128;
+	wc.engine.pool_blocks = POOL;
 	wc.keep = config->faults & STAMPEDE_RESTART;
 	if (config->faults & STAMPEDE_REVOKE)
 		wc.engine.limits.lease_max_age_ns = AGE_S * (uint64_t)SECOND;
