@@ -135,6 +135,23 @@ static void detach(void)
 	exit(fflush(stdout) == 0 ? EXIT_WELL : EXIT_FAILED);
 }
 
+/* The socket's path from the root on, since that is where it will be working. */
+static int path_from_root(const char *path, char *ret, size_t len)
+{
+	size_t at = 0;
+
+	ret[0] = '\0';
+	if (path[0] != '/') {
+		if (!getcwd(ret, len))
+			return -errno;
+		at = strlen(ret);
+	}
+	if (at + strlen(path) + 2 > len)
+		return -ENAMETOOLONG;
+	snprintf(ret + at, len - at, "%s%s", at ? "/" : "", path);
+	return 0;
+}
+
 static int settle(int listen_fd)
 {
 	static const int ignored[] = {
@@ -229,17 +246,19 @@ int main(int argc, char **argv)
 {
 	struct arguments a = { .timeout_ns = 600ull * 1000000000u };
 	struct prefixd_holder_config config = { .version = PREFIXD_VERSION_TEXT, .listen_fd = -1 };
+	static char path[4096];
 	int r = parse(&a, argc, argv);
 
 	if (r >= 0)
 		return r;
 	(void)close_range(3, ~0u, 0); /* whatever was open where it was started */
-	r = serve(a.path, &config.listen_fd);
+	errno = -path_from_root(a.path, path, sizeof(path));
+	r = errno ? failed("cannot tell where to find", a.path) : serve(a.path, &config.listen_fd);
 	if (r) {
 		(void)fflush(stdout); /* whoever does not hear it sees the exit code */
 		return r;
 	}
-	config.path = a.path;
+	config.path = path;
 	config.timeout_ns = a.timeout_ns;
 	if (!a.foreground) {
 		detach();

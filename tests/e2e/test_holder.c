@@ -664,6 +664,25 @@ START_TEST(what_is_not_ours_is_left_alone)
 }
 END_TEST
 
+/* It works in the root, wherever it was started. */
+START_TEST(a_path_may_be_relative)
+{
+	const char *argv[] = { kit_holder_binary(), "--socket", "admin.sock.holder", NULL };
+	char says[256];
+	struct stat st;
+	pid_t pid;
+
+	ck_assert_int_eq(chdir(kit.dir), 0);
+	ck_assert_int_eq(e2e_run(argv, says, sizeof(says)), 0);
+	ck_assert_str_eq(says, "ready\n");
+	pid = (pid_t)kit_look().holder_pid;
+	ck_assert_int_eq(kill(pid, SIGTERM), 0);
+	kit_wait_gone(pid, 5000);
+	ck_assert_int_ne(stat(kit.socket, &st), 0);
+	ck_assert_int_eq(stat("admin.sock.holder.lock", &st), 0);
+}
+END_TEST
+
 #define TESTS(...) ((const TTest *const[]){ __VA_ARGS__, NULL })
 
 int main(int argc, char **argv)
@@ -673,9 +692,10 @@ int main(int argc, char **argv)
 		return 0;
 	}
 	if (argc > 1 && strcmp(argv[1], "F25") == 0)
-		return kit_main("F25", TESTS(a_stale_socket_is_taken_over,
-					     a_second_holder_says_that_there_is_one,
-					     what_is_not_ours_is_left_alone));
+		return kit_main("F25",
+				TESTS(a_stale_socket_is_taken_over,
+				      a_second_holder_says_that_there_is_one,
+				      what_is_not_ours_is_left_alone, a_path_may_be_relative));
 	return kit_main(
 		"holder",
 		TESTS(what_was_put_is_there_for_the_next_one,
