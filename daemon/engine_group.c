@@ -29,6 +29,7 @@ void prefixd_group_free(struct prefixd_engine *e, struct prefixd_group *g)
 	if (e->groups[g->id] == g) {
 		e->groups[g->id] = NULL;
 		e->budget_used -= g->budget;
+		prefixd_namespaces_forget(e, g);
 	}
 	radix_list_remove(&g->stirred);
 	prefixd_loads_deinit(e, g);

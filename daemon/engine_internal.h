@@ -86,6 +86,8 @@ struct prefixd_namespace *prefixd_session_ns(const struct prefixd_engine *e,
 struct prefixd_namespace *prefixd_namespace_find(const struct prefixd_engine *e,
 						 const uint8_t digest[32]);
 void prefixd_namespace_unref(struct prefixd_engine *e, struct prefixd_namespace *ns);
+/* The group is over: what only its epoch kept goes.  OPEN asks the shell for the epoch again. */
+void prefixd_namespaces_forget(struct prefixd_engine *e, const struct prefixd_group *g);
 
 /* Answers every OPEN that waits for this group; why != NULL refuses them. */
 void prefixd_open_answer(struct prefixd_engine *e, struct prefixd_group *g,

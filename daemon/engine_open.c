@@ -67,6 +67,19 @@ void prefixd_namespace_unref(struct prefixd_engine *e, struct prefixd_namespace 
 	namespace_free(e, ns);
 }
 
+void prefixd_namespaces_forget(struct prefixd_engine *e, const struct prefixd_group *g)
+{
+	for (uint32_t i = e->namespaces.n; i-- > 0;) {
+		struct prefixd_namespace *ns = radix_container_of(e->namespaces.v[i],
+								  struct prefixd_namespace, item);
+
+		if (ns->group != g)
+			continue;
+		radix_assert(ns->refs == 1 && (ns->epoch.n || ns->epoch.nonce));
+		prefixd_namespace_unref(e, ns);
+	}
+}
+
 /* ---- checking the fields --------------------------------------------------------------------- */
 
 static bool span_is(struct proto_span s, const char *text)

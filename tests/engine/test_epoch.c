@@ -278,6 +278,34 @@ START_TEST(heard_early)
 }
 END_TEST
 
+/* Its pool cannot be had: the namespace is gone with it, and OPEN makes both anew. */
+START_TEST(heard_in_vain)
+{
+	struct proto_open_req o = world_open_req("m");
+	struct proto_open_rep open;
+	struct world_client *c;
+	uint8_t digest[32];
+
+	lift_configure(LIFT_BLOCKS, 0, true);
+	lift_begin();
+	ck_assert_int_eq(world_open(lift_at.c, &o, &open), PROTO_STATUS_OK);
+	memcpy(digest, open.digest.p, sizeof(digest));
+	world_deinit(lift_world);
+	lift_config.hold_pools = true;
+	lift_world = room_world(&lift_config);
+	c = world_worker(lift_world, 100, 1000);
+	ck_assert_int_eq(world_open(c, &o, &open), -EINPROGRESS);
+	world_epoch_seen(lift_world, digest, (struct prefixd_epoch){ 2, 2 });
+	world_pool_answer(lift_world, false);
+	ck_assert_int_eq(world_open_reply(c, &open), PROTO_STATUS_NO_BUDGET);
+	ck_assert_int_eq(world_open(c, &o, &open), -EINPROGRESS);
+	world_pool_answer(lift_world, true);
+	ck_assert_int_eq(world_open_reply(c, &open), PROTO_STATUS_OK);
+	lift_at = (struct scene_place){ .c = c, .ns = open };
+	lift_end();
+}
+END_TEST
+
 /* A namespace that nobody has open any more does not begin anew with its first epoch. */
 START_TEST(kept)
 {
@@ -344,6 +372,7 @@ int main(void)
 		{ "waits-end", waits_end },
 		{ "heard-from-others", heard_from_others },
 		{ "heard-early", heard_early },
+		{ "heard-in-vain", heard_in_vain },
 		{ "kept", kept },
 		{ "subscribers", subscribers },
 	};

@@ -342,6 +342,9 @@ void world_step(struct world *w, struct prefixd_event *event)
 	w->n_steps++;
 	if (!killable_step(w, event))
 		return;
+	world_tiers_tell(w);
+	if (!w->engine)
+		return;
 	w->ret_n = event->ret_n;
 	world_tiers_verify(w);
 	if (!w->config.no_verify) {

@@ -59,6 +59,8 @@ void world_tiers_pool(struct world *w, uint32_t group, uint32_t n_host, uint64_t
 void world_tiers_act(struct world *w, const struct prefixd_action *a);
 /* A device slot was granted or freed: it is no part of a move. */
 void world_tiers_given(struct world *w, uint32_t group, uint32_t slot, const char *how);
+/* Epochs that were kept longer than the engine knows of, right after the step that asked. */
+void world_tiers_tell(struct world *w);
 /* At the end of each step. */
 void world_tiers_verify(struct world *w);
 /* When the next answer comes (UINT64_MAX: never), and the answer itself. */

@@ -66,6 +66,7 @@ struct world_tiers {
 	struct {
 		uint8_t digest[32];
 		struct prefixd_epoch epoch;
+		bool known; /* it is later than the engine's, which is to hear of it */
 	} epochs[N_EPOCHS];
 	uint32_t n_epochs;
 	struct world_tiers_stats stats;
@@ -568,6 +569,12 @@ static void act_look(struct world *w, const struct prefixd_action *a)
 	flight_plan(w, f, a->u.look.deadline_ns);
 }
 
+static bool later(struct prefixd_epoch a, struct prefixd_epoch b)
+{
+	return a.n > b.n || (a.n == b.n && a.nonce > b.nonce);
+}
+
+/* What is kept never goes down; the engine hears of it before anybody can ask. */
 static void act_epoch(struct world *w, const struct prefixd_action *a)
 {
 	struct world_tiers *t = w->tiers;
@@ -576,12 +583,29 @@ static void act_epoch(struct world *w, const struct prefixd_action *a)
 	while (i < t->n_epochs && memcmp(t->epochs[i].digest, a->u.epoch.digest, 32) != 0)
 		i++;
 	ck_assert_uint_lt(i, N_EPOCHS);
-	t->n_epochs = i < t->n_epochs ? t->n_epochs : i + 1;
-	memcpy(t->epochs[i].digest, a->u.epoch.digest, 32);
-	t->epochs[i].epoch = a->u.epoch.epoch;
+	if (i == t->n_epochs) {
+		t->n_epochs++;
+		memcpy(t->epochs[i].digest, a->u.epoch.digest, 32);
+		t->epochs[i].epoch = a->u.epoch.epoch;
+	}
+	t->epochs[i].known = later(t->epochs[i].epoch, a->u.epoch.epoch);
+	if (!t->epochs[i].known)
+		t->epochs[i].epoch = a->u.epoch.epoch;
 	t->stats.epochs++;
 	world_note(w, "       epoch %llu%s\n", (unsigned long long)a->u.epoch.epoch.n,
 		   a->u.epoch.raised ? ", raised" : "");
+}
+
+void world_tiers_tell(struct world *w)
+{
+	struct world_tiers *t = w->tiers;
+
+	for (uint32_t i = 0; t && i < t->n_epochs; i++) {
+		if (!t->epochs[i].known)
+			continue;
+		t->epochs[i].known = false;
+		world_epoch_seen(w, t->epochs[i].digest, t->epochs[i].epoch);
+	}
 }
 
 void world_tiers_act(struct world *w, const struct prefixd_action *a)

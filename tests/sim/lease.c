@@ -429,10 +429,10 @@ void sim_reserve(struct sim *s, struct sim_session *se, struct sim_lease *l)
 	if (l->reserving || left == 0)
 		return;
 	m.deadline_us = sim_chance(s, 300) ? 1 + sim_below(s, 300) : 0;
-	l->loading = l->waiting = 0; /* what is not there is computed now */
-	l->loaded = 0;
-	l->want = m.n < left ? m.n : left;
 	status = world_reserve(se->c, &m, &rep);
+	if (status != PROTO_STATUS_DRAINING)
+		l->loading = l->waiting = l->loaded = 0; /* what is not there is computed now */
+	l->want = m.n < left ? m.n : left;
 	if (status == -EINPROGRESS)
 		l->reserving = se->c->seq;
 	else

@@ -138,6 +138,8 @@ static void keep_found(struct sim *s, uint32_t i, const struct sim_found *f)
 
 void sim_audit_take(struct sim *s)
 {
+	if (s->draining) /* no session may begin now; it was taken when the draining began */
+		return;
 	look(s, keep_found);
 }
 
@@ -218,18 +220,31 @@ void sim_daemon_gone(struct sim *s)
 void sim_daemon_kill(struct sim *s)
 {
 	sim_audit_take(s);
+	s->may_lose = s->draining;
 	world_life_kill(&s->w);
 	sim_daemon_gone(s);
-	s->may_lose = false;
 	s->result->daemon_kills++;
+}
+
+void sim_daemon_drain(struct sim *s, uint64_t n_ops)
+{
+	sim_audit_take(s);
+	s->draining = true;
+	s->drained = s->op + n_ops;
+	s->n_exits = s->w.n_exits;
+	world_drain(&s->w, 0);
 }
 
 /* What moves goes on moving while it drains, and so do deferred RESERVEs. */
 void sim_daemon_stop(struct sim *s, uint64_t ns)
 {
 	sim_audit_take(s);
-	s->draining = true;
-	world_life_stop(&s->w, ns);
+	if (s->draining && s->w.n_exits > s->n_exits) { /* all leases had ended */
+		world_life_kill(&s->w);
+	} else {
+		s->draining = true;
+		world_life_stop(&s->w, ns);
+	}
 	sim_daemon_gone(s);
 	s->may_lose = true;
 }
@@ -255,27 +270,62 @@ static void drop_old_memory(struct sim *s)
 	}
 }
 
-/* What the file of epochs says, before anybody is served. */
-static void tell_epochs(struct sim *s)
+/* What an operator may change between two lives; pools that are kept stay as they are. */
+static void change_settings(struct sim *s)
 {
-	for (uint32_t k = 0; k < UNIVERSE_NS; k++) {
-		struct prefixd_epoch epoch = world_epoch(&s->w, s->digests[k]);
+	struct prefixd_engine_config *e = &s->w.config.engine;
 
-		if (epoch.n)
-			world_epoch_seen(&s->w, s->digests[k], epoch);
+	s->result->changes++;
+	switch (sim_below(s, 4)) {
+	case 0:
+		e->pool_blocks = 24 + sim_below(s, 72);
+		break;
+	case 1:
+		if (s->w.tiers)
+			e->host_blocks = sim_below(s, 64);
+		break;
+	case 2:
+		e->write = (enum prefixd_write_policy)sim_below(s, 3);
+		e->grace_ns = sim_chance(s, 500) ? 0 : 1000000;
+		e->verify = (enum prefixd_verify_policy)sim_below(s, 3);
+		break;
+	default:
+		if (!s->w.tiers)
+			break;
+		world_redis_use(&s->w, !e->redis);
+		s->redis_lost |= !e->redis;
+		break;
 	}
+}
+
+/* The keeper lost what it kept of the pools, or nobody can map it any more. */
+static bool lose_pools(struct sim *s)
+{
+	if (s->config.faultless || !sim_chance(s, 40))
+		return false;
+	s->w.config.hold_pools = true;
+	for (uint32_t i = 0; i < s->n_known; i++)
+		s->known[i].audited = false;
+	return true;
 }
 
 void sim_daemon_start(struct sim *s)
 {
 	uint32_t before = s->w.life.n;
+	bool lost;
 
 	world_check(&s->w, before + 1 < radix_array_size(s->boots));
 	if (sim_chance(s, 100))
 		s->w.now_ns = 1000000000 + sim_below(s, 1000000000);
 	if (!s->config.faultless && sim_chance(s, 150))
+		change_settings(s);
+	lost = lose_pools(s);
+	if (!s->config.faultless && sim_chance(s, 150))
 		world_life_kill_at(&s->w, 1 + sim_below(s, 60));
 	world_check(&s->w, world_life_restart(&s->w) == 0);
+	s->w.config.hold_pools = false;
+	if (lost && s->w.engine)
+		world_pool_answer(&s->w, false);
 	s->life = s->w.life.n;
 	s->boots[s->life] = s->w.config.engine.boot;
 	if (!s->w.engine) {
@@ -285,7 +335,6 @@ void sim_daemon_start(struct sim *s)
 	world_life_kill_at(&s->w, 0);
 	s->down = false;
 	drop_old_memory(s);
-	tell_epochs(s);
 	s->n_gone = 0;
 	look(s, compare);
 	s->redis_lost = false;

@@ -6,7 +6,7 @@
  *                                         with a transcript, the first three of them
  *
  * --faultless: nobody dies and nothing goes wrong; --one-life: the daemon alone does not die; --stop:
- * the first failure ends it.  The last line is "sim: N seeds, N violations"; the exit status is 0
+ * the first failure ends it; --here: one seed in this process, for a debugger.  The last line is "sim: N seeds, N violations"; the exit status is 0
  * when there were none.
  */
 #include <getopt.h>
@@ -32,7 +32,7 @@ enum {
 struct options {
 	uint64_t n, from, n_ops;
 	uint32_t jobs, limit_s;
-	bool faultless, one_life, stop;
+	bool faultless, one_life, stop, here;
 };
 
 /* What the processes hand over: one per job, and the sum. */
@@ -189,6 +189,7 @@ static void parse(int argc, char **argv, struct options *o)
 		{ "faultless", no_argument, NULL, 'q' },
 		{ "one-life", no_argument, NULL, 'o' },
 		{ "stop", no_argument, NULL, 'x' },
+		{ "here", no_argument, NULL, 'h' },
 		{ 0 },
 	};
 	int c;
@@ -208,6 +209,8 @@ static void parse(int argc, char **argv, struct options *o)
 			o->one_life = true;
 		else if (c == 'x')
 			o->stop = true;
+		else if (c == 'h')
+			o->here = true;
 		else
 			exit(2);
 	}
@@ -220,7 +223,7 @@ static void parse(int argc, char **argv, struct options *o)
 	if (o->n == 0 || optind < argc || o->jobs == 0 || o->jobs > 64) {
 		fprintf(stderr, "usage: sim SEED [OPERATIONS] | sim --seeds N [--from S] "
 				"[--jobs N] [--limit SECONDS] [--faultless] [--one-life] "
-				"[--stop] [OPERATIONS]\n");
+				"[--stop] [--here] [OPERATIONS]\n");
 		exit(2);
 	}
 }
@@ -228,10 +231,13 @@ static void parse(int argc, char **argv, struct options *o)
 int main(int argc, char **argv)
 {
 	struct options o = { .from = 1, .n_ops = N_OPS, .limit_s = 120 };
+	struct sim_result here;
 	uint64_t n, n_bad;
 
 	o.jobs = (uint32_t)sysconf(_SC_NPROCESSORS_ONLN);
 	parse(argc, argv, &o);
+	if (o.here)
+		run(&o, o.from, true, &here);
 	n_bad = run_all(&o, &n);
 	printf("sim: %" PRIu64 " seeds, %" PRIu64 " violations\n", n, n_bad);
 	return n_bad ? 1 : 0;

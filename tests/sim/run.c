@@ -20,7 +20,7 @@ uint64_t sim_at(void)
 static void outside(struct sim *s)
 {
 	s->result->outside++;
-	switch (sim_below(s, 13)) {
+	switch (sim_below(s, 14)) {
 	case 0:
 		world_redis_up(&s->w, false);
 		break;
@@ -43,6 +43,9 @@ static void outside(struct sim *s)
 		break;
 	case 6: /* some answers are slow, and come after others */
 		world_delay(&s->w, 1000ull * (1 + sim_below(s, 1000)), 1 + sim_below(s, 8));
+		break;
+	case 7: /* or as good as never */
+		world_delay(&s->w, 3600000000000ull, 1);
 		break;
 	default:
 		world_redis_stall(&s->w, false);
@@ -208,9 +211,9 @@ static void crash_in(struct sim *s, uint32_t si)
 static void daemon_ends(struct sim *s, uint32_t si)
 {
 	switch (sim_below(s, 8)) {
-	case 0:
+	case 0: /* it drains for a while, and workers go on */
 		s->result->stops++;
-		sim_daemon_stop(s, 1000000);
+		sim_daemon_drain(s, 20 + sim_below(s, 40));
 		break;
 	case 1: /* the next program takes over at once, under workers in mid-step */
 		s->result->upgrades++;
@@ -243,7 +246,9 @@ static void one_op(struct sim *s)
 	uint32_t si = sim_below(s, SIM_SESSIONS);
 
 	s->op_began_ns = s->w.now_ns;
-	if (s->down) {
+	if (s->draining && s->op >= s->drained) {
+		sim_daemon_stop(s, 1000000);
+	} else if (s->down) {
 		while_down(s, si);
 	} else if (sim_chance(s, s->nature.kills_permille)) {
 		if (s->config.one_life || sim_chance(s, 500)) {
@@ -352,7 +357,7 @@ static void check_end(struct sim *s)
 		world_stats(&s->w, g, &st);
 		world_check(&s->w, st.n_pins == 0);
 		world_check(&s->w, st.slots[RADIX_SLOT_FREE] + st.slots[RADIX_SLOT_READY] ==
-					   s->w.config.engine.pool_blocks);
+					   s->w.pools[g].n_slots);
 		world_check(&s->w, st.tier[0] == st.slots[RADIX_SLOT_READY]);
 		world_check(&s->w, st.n_blocks == st.tier[0] + st.tier[1] + st.tier[2]);
 	}

@@ -91,6 +91,8 @@ struct sim {
 	struct proto_id boots[1024];
 	bool down; /* no daemon */
 	bool draining;
+	uint64_t n_exits; /* before it began to drain */
+	uint64_t drained; /* the operation at which it stops */
 	struct sim_proc procs[SIM_PROCS];
 	struct sim_session sessions[SIM_SESSIONS];
 	struct oracle oracle;
@@ -181,6 +183,7 @@ void sim_forget(struct sim *s, uint32_t ns); /* its epoch was raised */
 /* What is there now, for sim_audit_check() after the next start. */
 void sim_audit_take(struct sim *s);
 void sim_daemon_kill(struct sim *s);
+void sim_daemon_drain(struct sim *s, uint64_t n_ops);
 void sim_daemon_stop(struct sim *s, uint64_t ns);
 void sim_daemon_gone(struct sim *s); /* it was seen to be */
 /* A new life; it may not live long. */

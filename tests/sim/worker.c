@@ -193,5 +193,5 @@ void sim_kill(struct sim *s, uint32_t proc)
 	for (uint32_t i = 0; i < SIM_SESSIONS; i++)
 		if (s->sessions[i].proc == proc && s->sessions[i].c)
 			sim_session_over(s, &s->sessions[i]);
-	world_kill(&s->w, p->peer.pid);
+	world_kill_as(&s->w, p->peer.pid, p->peer.start_time);
 }
