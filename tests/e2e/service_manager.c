@@ -10,10 +10,12 @@
 #include <fcntl.h>
 #include <linux/kcmp.h>
 #include <poll.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/un.h>
@@ -262,7 +264,7 @@ static void become(struct manager *m, const char *const argv[], const struct man
 {
 	static char names[MANAGER_STORE * 64];
 	size_t n = 0, at = 0;
-	char text[24], *v[16];
+	char text[24], *v[24];
 
 	for (uint32_t i = 0; i < n_more + m->n; i++) {
 		int fd = i < n_more ? more[i].fd : m->store[i - n_more].fd;
@@ -282,26 +284,40 @@ static void become(struct manager *m, const char *const argv[], const struct man
 	snprintf(text, sizeof(text), "%zu", n);
 	(void)setenv("LISTEN_FDS", text, 1);
 	(void)setenv("LISTEN_FDNAMES", names, 1);
-	for (n = 0; argv[n] && n < 15; n++)
+	for (n = 0; argv[n] && n < 23; n++)
 		v[n] = strdup(argv[n]);
 	v[n] = NULL;
 	execv(argv[0], v);
 	_exit(126);
 }
 
-int manager_run(struct manager *m, const char *const argv[], const struct manager_passed *more,
-		size_t n_more)
+pid_t manager_spawn(struct manager *m, const char *const argv[], const struct manager_passed *more,
+		    size_t n_more, const char *log)
 {
-	int status;
 	pid_t pid;
 
 	settle(m);
 	pthread_mutex_lock(&m->lock);
 	pid = fork();
-	if (pid == 0)
+	if (pid == 0) {
+		int fd = log ? open(log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600) : 2;
+
+		(void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+		if (dup2(fd, 2) < 0 || dup2(2, 1) < 0)
+			_exit(120);
 		become(m, argv, more, n_more);
+	}
 	pthread_mutex_unlock(&m->lock);
 	ck_assert_int_gt(pid, 0);
+	return pid;
+}
+
+int manager_run(struct manager *m, const char *const argv[], const struct manager_passed *more,
+		size_t n_more)
+{
+	pid_t pid = manager_spawn(m, argv, more, n_more, NULL);
+	int status;
+
 	ck_assert_int_eq(waitpid(pid, &status, 0), pid);
 	return WIFEXITED(status) ? WEXITSTATUS(status) : 128;
 }

@@ -57,3 +57,6 @@ struct manager_passed {
 };
 int manager_run(struct manager *m, const char *const argv[], const struct manager_passed *more,
 		size_t n_more);
+/* The same, still running, with its stderr behind the file `log`; killed when this process ends. */
+pid_t manager_spawn(struct manager *m, const char *const argv[], const struct manager_passed *more,
+		    size_t n_more, const char *log);

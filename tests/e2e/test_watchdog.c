@@ -11,7 +11,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/ptrace.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -117,26 +119,119 @@ START_TEST(a_loop_that_stands_still_is_not_alive)
 }
 END_TEST
 
-/* What a watchdog does then: SIGABRT, and another start, which serves. */
-START_TEST(a_daemon_that_a_watchdog_ended_starts_again)
-{
-	struct raw r;
-	int status;
+/* ---- with a store ---------------------------------------------------------------------------- */
 
-	start_managed();
-	ck_assert_int_eq(kill(d.pid, SIGSTOP), 0);
-	ck_assert_int_eq(kill(d.pid, SIGABRT), 0);
-	status = e2e_daemon_stop(&d, SIGCONT);
-	ck_assert(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT);
-	START("--pool-blocks", "64", "--host-blocks", "64");
-	for (int i = 0; i < 2000 && manager_n_heard(&m, "READY=1") < 2; i++)
+/* A life of the service, whose worker socket is the manager's. */
+static void life(int listen_fd)
+{
+	const char *argv[] = { getenv("PREFIXD_BIN"),
+			       "--keep",
+			       "systemd",
+			       "--socket",
+			       d.socket,
+			       "--admin-socket",
+			       d.admin,
+			       "--device",
+			       "host",
+			       "--pool-blocks",
+			       "64",
+			       "--drain-timeout",
+			       "100ms",
+			       NULL };
+	const struct manager_passed sockets[] = { { "prefixd", listen_fd } };
+	uint32_t before = manager_n_heard(&m, "READY=1");
+
+	d.pid = manager_spawn(&m, argv, sockets, 1, d.log);
+	for (int i = 0; i < 4000 && manager_n_heard(&m, "READY=1") == before; i++)
 		e2e_sleep_ms(5);
-	ck_assert_uint_eq(manager_n_heard(&m, "READY=1"), 2);
-	ck_assert(alive(3, 20000));
+	if (manager_n_heard(&m, "READY=1") == before) {
+		char *log = e2e_daemon_log(&d);
+
+		ck_abort_msg("not ready: %s", log);
+	}
+}
+
+/* Another program in the same process: the manager sees one that reloads. */
+static void upgrade(void)
+{
+	uint32_t stored = manager_n(&m), before = manager_n_heard(&m, "READY=1");
+
+	ck_assert_int_eq(kill(d.pid, SIGUSR2), 0);
+	for (int i = 0; i < 4000 && manager_n_heard(&m, "READY=1") == before; i++)
+		e2e_sleep_ms(5);
+	ck_assert_uint_eq(manager_n_heard(&m, "READY=1"), before + 1);
+	ck_assert(manager_hears(&m, "RELOADING=1", 0));
+	ck_assert_uint_eq(manager_n(&m), stored);
+}
+
+static int listening_socket(void)
+{
+	struct sockaddr_un addr = { .sun_family = AF_UNIX };
+	int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+
+	memcpy(addr.sun_path, d.socket, strlen(d.socket));
+	ck_assert_int_eq(bind(fd, (struct sockaddr *)(void *)&addr, sizeof(addr)), 0);
+	ck_assert_int_eq(listen(fd, 64), 0);
+	return fd;
+}
+
+/* All eight blocks, for whoever has connected; ends the connection. */
+static void expect_hits(struct raw *r)
+{
+	struct proto_match_rep rep;
+	uint32_t ns;
+
+	raw_hello(r);
+	ns = raw_open(r, "m", 4096).ns;
+	rep = match(r, ns, 1, 8);
+	ck_assert_uint_eq(rep.n_device, 8);
+	release(r, rep.lease);
+	expect_clean();
+	raw_close(r);
+}
+
+/*
+ * What a watchdog does: SIGABRT, and another start, with all of the store.  Whoever connects in
+ * between is served by the next one, and finds what the last one had.
+ */
+START_TEST(a_daemon_that_a_watchdog_ended_goes_on_from_the_store)
+{
+	struct raw r, early;
+	char path[108];
+	uint32_t ns;
+	int status, fd = listening_socket();
+
+	snprintf(path, sizeof(path), "%s/notify", d.dir);
+	manager_start(&m, path, 512);
+	ck_assert_int_eq(setenv("WATCHDOG_USEC", "200000", 1), 0);
+	life(fd);
 	raw_connect(&r, d.socket);
 	raw_hello(&r);
+	ns = raw_open(&r, "m", 4096).ns;
+	store(&r, ns, 1, 8);
 	raw_close(&r);
+	ck_assert_uint_ge(manager_n(&m), 4);
+	for (int i = 0; i < 3; i++) {
+		ck_assert(alive(1, 20000));
+		ck_assert_int_eq(kill(d.pid, SIGSTOP), 0);
+		ck_assert_int_eq(kill(d.pid, SIGABRT), 0);
+		status = e2e_daemon_stop(&d, SIGCONT);
+		ck_assert(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT);
+		raw_connect(&early, d.socket);
+		life(fd);
+		expect_hits(&early);
+		upgrade(); /* which ends connections that were accepted */
+		raw_connect(&r, d.socket);
+		expect_hits(&r);
+	}
+	/* A stop leaves it in the store, which is the manager's to empty; Ctrl-C empties it. */
+	ck_assert_int_eq(e2e_daemon_stop(&d, SIGTERM), 0);
+	ck_assert_uint_ge(manager_n(&m), 4);
+	life(fd);
+	ck_assert_int_eq(e2e_daemon_stop(&d, SIGINT), 0);
+	ck_assert_uint_eq(manager_n(&m), 0);
 	manager_stop(&m);
+	close(fd);
 }
 END_TEST
 
@@ -146,7 +241,7 @@ int main(void)
 {
 	const struct shell_case cases[] = {
 		{ "F29", TESTS(a_manager_is_told_how_it_goes, a_loop_that_stands_still_is_not_alive,
-			       a_daemon_that_a_watchdog_ended_starts_again) },
+			       a_daemon_that_a_watchdog_ended_goes_on_from_the_store) },
 	};
 
 	return shell_main(cases, radix_array_size(cases), NULL);
