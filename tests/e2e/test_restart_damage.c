@@ -454,7 +454,7 @@ int main(int argc, char **argv)
 	tcase_set_timeout(t, 120);
 	if (!*which || strcmp(which, "T30") == 0)
 		tcase_add_loop_test(t, one_bit_costs_one_block, 0, N_PLACES);
-	if (!*which || strcmp(which, "ledger") == 0)
+	if (!*which || strcmp(which, "records") == 0)
 		tcase_add_loop_test(t, one_bit_costs_one_record, 0,
 				    (int)(sizeof(fields) / sizeof(fields[0])));
 	if (!*which || strcmp(which, "F22") == 0) {
