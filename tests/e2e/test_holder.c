@@ -149,10 +149,10 @@ START_TEST(it_leaves_when_no_daemon_comes_in_time)
 	struct proto_holder_frame reply;
 	struct stat st;
 	pid_t pid;
-	int fd = served(SECOND / 2, &pid);
+	int fd = served(3 * SECOND / 2, &pid);
 
 	kit_put(fd, "ledger", file);
-	e2e_sleep_ms(900);
+	e2e_sleep_ms(1800);
 	ck_assert_msg(!kit_gone(pid), "it left although a daemon is there");
 	since = e2e_now_ms();
 	close(fd);
@@ -160,9 +160,9 @@ START_TEST(it_leaves_when_no_daemon_comes_in_time)
 	reply = kit_look();
 	ck_assert_uint_eq(reply.daemon_pid, 0);
 	ck_assert_uint_gt(reply.left_ns, 0);
-	ck_assert_uint_le(reply.left_ns, SECOND / 2);
+	ck_assert_uint_le(reply.left_ns, 3 * SECOND / 2);
 	kit_wait_gone(pid, 5000);
-	ck_assert_uint_ge(e2e_now_ms() - since, 499);
+	ck_assert_uint_ge(e2e_now_ms() - since, 1490);
 	ck_assert_int_ne(stat(kit.socket, &st), 0); /* it took its socket away */
 }
 END_TEST
@@ -171,14 +171,14 @@ START_TEST(a_daemon_in_time_starts_the_clock_anew)
 {
 	int file = kit_file(1, LEN);
 	pid_t pid;
-	int fd = served(SECOND / 2, &pid);
+	int fd = served(3 * SECOND / 2, &pid);
 
 	kit_put(fd, "ledger", file);
-	for (int i = 0; i < 4; i++) {
+	for (int i = 0; i < 2; i++) {
 		close(fd);
-		e2e_sleep_ms(250);
+		e2e_sleep_ms(900);
 		fd = kit_dial();
-		ck_assert_uint_eq(kit_hello(fd, PROTO_HOLDER_DAEMON, SECOND / 2).n_items, 1);
+		ck_assert_uint_eq(kit_hello(fd, PROTO_HOLDER_DAEMON, 3 * SECOND / 2).n_items, 1);
 	}
 	close(fd);
 	kit_wait_gone(pid, 5000);

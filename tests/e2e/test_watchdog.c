@@ -108,7 +108,7 @@ START_TEST(a_loop_that_stands_still_is_not_alive)
 		ck_assert_uint_eq(threads_in('t'), 1);
 		ck_assert_uint_gt(threads_in('S'), 0);
 	}
-	e2e_sleep_ms(100); /* what was under way arrives */
+	(void)manager_n(&m); /* what was under way has arrived */
 	before = manager_n_heard(&m, ALIVE);
 	e2e_sleep_ms(1200);
 	ck_assert_uint_eq(manager_n_heard(&m, ALIVE), before);
