@@ -126,9 +126,9 @@ static int limit_check(const char *what, const char *option, uint64_t have, uint
 		return 0;
 	snprintf(why, why_len,
 		 "an earlier life left %s of %s, and %s is %s: raise it to %llu at least, or give "
-		 "the memory up (prefixctl holder release; under systemd stop the service)",
+		 "that memory up: %s",
 		 prefixd_bytes_print(have, a, sizeof(a)), what, option,
-		 prefixd_bytes_print(limit, b, sizeof(b)), (unsigned long long)have);
+		 prefixd_bytes_print(limit, b, sizeof(b)), (unsigned long long)have, kept->way_out);
 	return -EPERM;
 }
 

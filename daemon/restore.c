@@ -10,10 +10,12 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define LEDGER "ledger"
+#define LEDGER     "ledger"
+#define HEAD_BYTES UINT64_C(65536) /* of a table, where its head is */
 
 /* Descriptors of one group. */
 struct found {
@@ -187,11 +189,66 @@ static int begin_anew(struct prefixd_server *s, char *why, size_t why_len)
 	return ledger_map(s, -1, why, why_len);
 }
 
+/* The version of a block table; 0: nothing that can be told of. */
+static uint32_t table_version(int fd, enum radix_store_content *ret_content)
+{
+	struct radix_store_info info;
+	struct radix_store store = { 0 };
+	struct stat st;
+	void *p;
+
+	*ret_content = RADIX_STORE_EMPTY;
+	if (fd < 0 || fstat(fd, &st) < 0 || st.st_size <= 0)
+		return 0;
+	store.len = store.committed = radix_min_u64((uint64_t)st.st_size, HEAD_BYTES);
+	p = mmap(NULL, store.len, PROT_READ, MAP_SHARED, fd, 0);
+	if (p == MAP_FAILED)
+		return 0; /* whoever maps it all will say why */
+	store.base = p;
+	*ret_content = radix_store_look(&store, NULL, &info);
+	(void)munmap(p, store.len);
+	return info.version;
+}
+
+/*
+ * Another program's tables are not this one's to lose.  (Damaged ones are: what hangs on them is
+ * lost, and the rest goes on.)  Return: 0, -EPERM.
+ */
+static int tables_judge(const struct prefixd_restore *r, const char *way_out, char *why,
+			size_t why_len)
+{
+	for (uint32_t i = 0; i < r->n_found; i++) {
+		enum radix_store_content content;
+		uint32_t version = table_version(r->found[i].fds[PREFIXD_MEMORY_TABLE], &content);
+
+		if (content != RADIX_STORE_VERSION)
+			continue;
+		snprintf(why, why_len,
+			 "the memory that was kept has a block table of version %u, which this "
+			 "program does not read: start the one that made it, or give that memory "
+			 "up: %s",
+			 version, way_out);
+		return -EPERM;
+	}
+	return 0;
+}
+
+/* What an operator can type to begin without it. */
+static const char *way_out(const struct prefixd_server *s, char *out, size_t out_len)
+{
+	if (prefixd_keep_state(s->restore->keep) == PREFIXD_KEEPER_SYSTEMD)
+		snprintf(out, out_len, "stop the service");
+	else
+		snprintf(out, out_len, "`prefixctl --admin-socket %s holder release`",
+			 s->options->admin_socket);
+	return out;
+}
+
 /* Return: 0; -EPERM with a sentence in `why`: it is not understood, or does not fit. */
 static int ledger_judge(struct prefixd_server *s, const uint8_t key[32], char *why, size_t why_len)
 {
 	struct prefixd_restore *r = s->restore;
-	char said[PREFIXD_WHY_LEN] = "";
+	char said[PREFIXD_WHY_LEN] = "", out[160];
 
 	r->content = prefixd_ledger_look(&r->ledger.store, key, &r->info, said, sizeof(said));
 	if (r->content == PREFIXD_LEDGER_EMPTY) {
@@ -199,7 +256,8 @@ static int ledger_judge(struct prefixd_server *s, const uint8_t key[32], char *w
 		return 0;
 	}
 	if (r->content != PREFIXD_LEDGER_STATE) {
-		snprintf(why, why_len, "%s", said);
+		snprintf(why, why_len, "%.300s; or give that memory up: %s", said,
+			 way_out(s, out, sizeof(out)));
 		return -EPERM;
 	}
 	if (r->info.attempts < PREFIXD_LEDGER_ATTEMPTS)
@@ -216,6 +274,7 @@ int prefixd_restore_start(struct prefixd_server *s, struct prefixd_engine_config
 	struct prefixd_restore *r = calloc(1, sizeof(*r));
 	struct prefixd_kept kept = { 0 };
 	int ret = -ENOMEM;
+	char out[160];
 
 	snprintf(why, why_len, "out of memory");
 	if (!r)
@@ -236,7 +295,10 @@ int prefixd_restore_start(struct prefixd_server *s, struct prefixd_engine_config
 	if (ret < 0)
 		return ret;
 	kept_sum(r, &kept);
-	ret = prefixd_budget_check(s->options, &kept, why, why_len);
+	kept.way_out = way_out(s, out, sizeof(out));
+	ret = tables_judge(r, kept.way_out, why, why_len);
+	if (ret == 0)
+		ret = prefixd_budget_check(s->options, &kept, why, why_len);
 	if (ret < 0)
 		return ret;
 	if (r->content == PREFIXD_LEDGER_STATE)

@@ -26,6 +26,7 @@ struct prefixd_kept {
 	uint32_t n_pools;
 	uint64_t pool_bytes, host_bytes;
 	uint64_t slack_bytes; /* lengths are whole pages: so much of it nobody asked for, at most */
+	const char *way_out;  /* how to begin without it */
 };
 
 /*

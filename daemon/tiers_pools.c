@@ -89,6 +89,34 @@ static void pool_log(const struct prefixd_pool *pool, bool adopted, uint64_t ns)
 		     adopted ? "taken back" : "made", (double)ns / 1e9);
 }
 
+static void differs_add(char *out, size_t out_len, const char *option, uint64_t has, uint64_t now)
+{
+	size_t n = strlen(out);
+
+	if (has != now)
+		snprintf(out + n, out_len - n, "%s%llu for %s %llu", n ? ", " : "",
+			 (unsigned long long)has, option, (unsigned long long)now);
+}
+
+/* A pool of an earlier life keeps its size; what the settings say now is for the next one. */
+static void geometry_log(const struct prefixd_options *o, const struct prefixd_pool *pool)
+{
+	struct radix_store_info info;
+	char text[200] = "";
+
+	if (o->pool_blocks != PREFIXD_AUTO)
+		differs_add(text, sizeof(text), "pool-blocks", pool->info.n_slots, o->pool_blocks);
+	if (o->host_blocks != PREFIXD_AUTO)
+		differs_add(text, sizeof(text), "host-blocks", pool->n_host, o->host_blocks);
+	if (o->redis[0] && radix_store_look(&pool->table.store, NULL, &info) == RADIX_STORE_INDEX &&
+	    info.n_entries >= info.n_slots + info.n_host)
+		differs_add(text, sizeof(text), "index-blocks",
+			    info.n_entries - info.n_slots - info.n_host,
+			    prefixd_options_index_blocks(o));
+	if (text[0])
+		prefixd_warn("pool %u of an earlier life stays as it is: %s", pool->group, text);
+}
+
 /* Once: whoever wants to know more asks for the keeper's state. */
 static void kept_log(struct prefixd_server *s, const struct prefixd_carrier_message *m)
 {
@@ -128,6 +156,8 @@ void prefixd_pool_made(struct prefixd_server *s, struct prefixd_carrier_message 
 	prefixd_pools_put(&s->pools, m->pool);
 	pool_log(m->pool, m->plan.adopt, m->ns);
 	kept_log(s, m);
+	if (m->plan.adopt)
+		geometry_log(s->options, m->pool);
 	event.type = PREFIXD_EVENT_POOL_READY;
 	event.u.pool.slot_stride = m->pool->info.slot_stride;
 	event.u.pool.pool_len = m->pool->info.len;
