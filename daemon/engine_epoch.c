@@ -28,10 +28,10 @@ static void say(struct prefixd_engine *e, const struct prefixd_namespace *ns, bo
 	a->u.epoch.raised = raised;
 }
 
+/* Without Redis too: a later life may have one, and what is committed now must not look older. */
 void prefixd_epoch_ask(struct prefixd_engine *e, const struct prefixd_namespace *ns)
 {
-	if (e->config.redis)
-		say(e, ns, false);
+	say(e, ns, false);
 }
 
 void prefixd_root_left(struct prefixd_engine *e, struct prefixd_root *root)

@@ -306,6 +306,19 @@ START_TEST(heard_in_vain)
 }
 END_TEST
 
+/* Somebody keeps epochs also where there is no Redis: a later life may have one. */
+START_TEST(asked_without_redis)
+{
+	struct world_tiers_stats stats;
+
+	lift_configure(LIFT_BLOCKS, LIFT_BLOCKS, false);
+	lift_begin();
+	world_tiers_stats(lift_world, &stats);
+	ck_assert_uint_eq(stats.epochs, 1);
+	lift_end();
+}
+END_TEST
+
 /* A namespace that nobody has open any more does not begin anew with its first epoch. */
 START_TEST(kept)
 {
@@ -373,6 +386,7 @@ int main(void)
 		{ "heard-from-others", heard_from_others },
 		{ "heard-early", heard_early },
 		{ "heard-in-vain", heard_in_vain },
+		{ "asked-without-redis", asked_without_redis },
 		{ "kept", kept },
 		{ "subscribers", subscribers },
 	};
