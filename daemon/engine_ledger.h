@@ -151,6 +151,9 @@ bool prefixd_ledger_is(const struct prefixd_ledger *l, enum prefixd_ledger_kind 
 /* Of every kind but leases: which places are free follows from the records that count. */
 void prefixd_ledger_collect(struct prefixd_ledger *l);
 
+/* As another program would have left it; for tests. */
+void prefixd_ledger_set_version(struct radix_store *store, uint32_t version);
+
 /* ---- leases ---- */
 
 struct prefixd_lease_name {

@@ -355,7 +355,9 @@ static const char *lease_wrong(const struct prefixd_engine *e, const struct pref
 
 	if (l->state == PREFIXD_LEASE_FREE)
 		return l->record->word ? "a free lease has a record" : NULL;
-	if (!prefixd_ledger_lease_read(l->record, l->idx, &name, half, &damaged) || !half[0].check)
+	/* Of an earlier life, it is mended when its group is there. */
+	if (!prefixd_ledger_lease_read(l->record, l->idx, &name, half, &damaged) ||
+	    (!half[0].check && l->state != PREFIXD_LEASE_KEPT))
 		return "its record is not whole";
 	if (name.id != l->id || name.group != l->group->id ||
 	    (l->root && name.root != l->root->index_root) ||

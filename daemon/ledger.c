@@ -120,6 +120,8 @@ static const struct ledger_head *head_of(const struct radix_store *store)
 	return store->base;
 }
 
+static uint32_t groups_in(const struct radix_store *store);
+
 enum prefixd_ledger_content prefixd_ledger_look(const struct radix_store *store,
 						const uint8_t naming_key[32],
 						struct prefixd_ledger_info *ret_info, char *why,
@@ -149,6 +151,7 @@ enum prefixd_ledger_content prefixd_ledger_look(const struct radix_store *store,
 		return PREFIXD_LEDGER_VERSION;
 	}
 	key_mark(naming_key, key);
+	info.n_groups = groups_in(store);
 	info.n_lives = (uint32_t)cell_get(&h->lives);
 	info.attempts = (uint32_t)cell_get(&h->attempts);
 	boot[0] = cell_get(&h->boot[0]);
@@ -162,6 +165,14 @@ enum prefixd_ledger_content prefixd_ledger_look(const struct radix_store *store,
 		return PREFIXD_LEDGER_KEY;
 	}
 	return PREFIXD_LEDGER_STATE;
+}
+
+void prefixd_ledger_set_version(struct radix_store *store, uint32_t version)
+{
+	struct ledger_head *h = store->base;
+
+	h->version = version;
+	h->check = head_check(h);
 }
 
 void prefixd_ledger_begin(struct radix_store *store)
@@ -449,6 +460,31 @@ static uint64_t word_of(enum prefixd_ledger_kind kind, uint32_t place, const uin
 					  sizes[kind].constant - sizeof(uint64_t), place);
 
 	return (uint64_t)codes[kind] << 32 | (uint32_t)(h ^ h >> 32);
+}
+
+static uint32_t groups_in(const struct radix_store *store)
+{
+	uint64_t n = (store->committed - HEAD_LEN) / CHUNK_LEN;
+	uint32_t found = 0;
+
+	for (uint32_t i = 0; i < radix_min_u64(n, MAX_CHUNKS); i++) {
+		const uint8_t *chunk = (const uint8_t *)store->base + HEAD_LEN +
+				       (size_t)i * CHUNK_LEN;
+		enum prefixd_ledger_kind kind;
+		uint32_t number, each = per_chunk(PREFIXD_LEDGER_GROUP);
+
+		if (!chunk_read(chunk, &kind, &number) || kind != PREFIXD_LEDGER_GROUP)
+			continue;
+		for (uint32_t k = 0; k < each; k++) {
+			const uint8_t *r = chunk + CHUNK_HEADER +
+					   (size_t)k * sizeof(struct prefixd_group_record);
+			uint64_t word;
+
+			memcpy(&word, r, sizeof(word));
+			found += word && word == word_of(kind, number * each + k, r);
+		}
+	}
+	return found;
 }
 
 void prefixd_ledger_sign(struct prefixd_ledger *l, enum prefixd_ledger_kind kind, uint32_t place)

@@ -35,8 +35,8 @@ static bool is_digest(uint32_t ns)
 	return ns == 1 || ns == 3;
 }
 
-static void keys_of(const struct lives *v, uint32_t ns, uint32_t prompt, uint32_t from, uint32_t n,
-		    uint8_t *out)
+void lives_keys(const struct lives *v, uint32_t ns, uint32_t prompt, uint32_t from, uint32_t n,
+		uint8_t *out)
 {
 	uint32_t key_len = v->ns[ns].key_len;
 
@@ -124,6 +124,7 @@ void lives_connect(struct lives *v, uint32_t worker)
 	m.flags = v->copies[worker] ? PROTO_HELLO_COPIES : 0;
 	if (!done(v, down(v) ? -ECONNRESET : world_hello(c, &m, &rep), 0))
 		return;
+	memcpy(&v->tenant, rep.tenants.p, sizeof(v->tenant));
 	for (uint32_t i = 0; i < LIVES_NS; i++) {
 		struct proto_open_req o = open_of(i);
 		int r = world_open(c, &o, &v->ns[i]);
@@ -203,6 +204,7 @@ int lives_match(struct lives *v, uint32_t worker, uint32_t ns, uint32_t prompt, 
 	struct proto_match_req req = {
 		.has = PROTO_HAS_ALL,
 		.ns = v->ns[ns].ns,
+		.tenant = v->tenant,
 		.salt = world_text(ns == 3 ? "salt" : ""),
 		.flags = flags,
 		.n_tokens = (uint64_t)n * BT,
@@ -213,7 +215,7 @@ int lives_match(struct lives *v, uint32_t worker, uint32_t ns, uint32_t prompt, 
 
 	if (!c)
 		return -1;
-	keys_of(v, ns, prompt, 0, n, keys);
+	lives_keys(v, ns, prompt, 0, n, keys);
 	if (!done(v, world_match(c, &req, &m), 0))
 		return -1;
 	while (v->leases[h].used)
@@ -301,7 +303,7 @@ void lives_extend(struct lives *v, int h, uint32_t n, uint32_t flags)
 	m.lease = l->id;
 	m.n_tokens = (uint64_t)(l->n_keys + n) * BT;
 	m.keys = (struct proto_span){ keys, n * v->ns[l->ns].key_len };
-	keys_of(v, l->ns, l->prompt, l->n_keys, n, keys);
+	lives_keys(v, l->ns, l->prompt, l->n_keys, n, keys);
 	if (!done(v, world_extend(v->c[l->worker], &m, &rep), 0))
 		return;
 	l->n_keys += n;
@@ -340,6 +342,7 @@ void lives_prefetch(struct lives *v, uint32_t worker, uint32_t ns, uint32_t prom
 	struct proto_prefetch_req m = {
 		.has = PROTO_HAS_ALL,
 		.ns = v->ns[ns].ns,
+		.tenant = v->tenant,
 		.salt = world_text(ns == 3 ? "salt" : ""),
 		.n_tokens = (uint64_t)n * BT,
 		.keys = { keys, n * v->ns[ns].key_len },
@@ -347,7 +350,7 @@ void lives_prefetch(struct lives *v, uint32_t worker, uint32_t ns, uint32_t prom
 
 	if (!c)
 		return;
-	keys_of(v, ns, prompt, 0, n, keys);
+	lives_keys(v, ns, prompt, 0, n, keys);
 	(void)done(v, world_prefetch(c, &m, &rep), PROTO_STATUS_UNSUPPORTED);
 }
 
@@ -618,6 +621,7 @@ static uint32_t grab(struct lives *v, uint32_t ns)
 	for (uint32_t i = 0; i < v->n_slots; i++)
 		memcpy(keys + (size_t)i * opened.key_len, &i, sizeof(i));
 	m.ns = opened.ns;
+	m.tenant = v->tenant;
 	m.keys = (struct proto_span){ keys, v->n_slots * opened.key_len };
 	m.n_tokens = (uint64_t)v->n_slots * BT;
 	ck_assert_int_eq(world_match(c, &m, &rep), PROTO_STATUS_OK);

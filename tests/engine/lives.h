@@ -42,6 +42,7 @@ struct lives {
 	struct world_client *c[LIVES_WORKERS]; /* NULL: not connected */
 	bool copies[LIVES_WORKERS];
 	struct proto_open_rep ns[LIVES_NS]; /* as every worker has opened it */
+	uint32_t tenant;                    /* what HELLO called the first that they may name */
 	struct proto_id boot;               /* of the life that gave the leases of the book */
 	struct lives_lease leases[LIVES_LEASES];
 	/* leading blocks of each prompt that a COMMIT said are stored; less where they may have gone */
@@ -56,6 +57,9 @@ void lives_end(struct lives *v);
 /* Connects a worker, or again after a restart, under the same process. */
 void lives_connect(struct lives *v, uint32_t worker);
 
+/* Keys [from, from + n) of a prompt. */
+void lives_keys(const struct lives *v, uint32_t ns, uint32_t prompt, uint32_t from, uint32_t n,
+		uint8_t *out);
 /* The handle, or -1. */
 int lives_match(struct lives *v, uint32_t worker, uint32_t ns, uint32_t prompt, uint32_t n,
 		uint32_t flags);
