@@ -343,7 +343,7 @@ static void entry_mend(struct radix_recovery *rc, uint32_t entry)
 		rc->r.n_copies_lost++;
 	}
 	if (e->checksum_kind && e->checksum_check != radix_table_checksum_check(t, entry)) {
-		e->checksum_kind = 0;
+		radix_table_checksum(t, entry, 0, NULL);
 		rc->r.n_sums_lost++;
 	}
 	if (e->last_use > rc->max_tick)

@@ -195,6 +195,7 @@ void radix_table_checksum(struct radix_table *t, uint32_t entry, uint8_t kind,
 	struct radix_entry *e = &t->v[entry];
 
 	radix_retract(&e->checksum_kind, 0);
+	radix_retract(&e->checksum_check, 0); /* one flipped bit does not bring it back */
 	radix_crash_point("table_checksum_unknown");
 	if (!kind)
 		return;

@@ -258,7 +258,8 @@ void radix_make_room(struct radix_index *ix, enum radix_tier tier, uint32_t want
 	uint64_t before = radix_free_slots(ix, tier);
 
 	*ret = (struct radix_room){ 0 };
-	if (!radix_has_tiers(ix) || tier == RADIX_TIER_REDIS) {
+	if (!radix_has_tiers(ix) || tier == RADIX_TIER_REDIS ||
+	    (tier == RADIX_TIER_HOST && !ix->host.n)) {
 		if (tier == RADIX_TIER_DEVICE)
 			ret->freed = radix_leaves_evict(ix, want, RADIX_REMOVE_CAPACITY);
 		ret->dry = ret->freed < want;

@@ -354,6 +354,7 @@ void radix_tail_remove(struct radix_index *ix, uint32_t node, uint32_t n_blocks,
 		before = i ? radix_entry_in(ix, n, low, i - 1) : entry_above(ix, n);
 		if (before != RADIX_NONE)
 			radix_table_pass_on(&ix->table, entry, before);
+		radix_crash_point("remove_passed_on");
 		if (digest)
 			radix_map_delete(&ix->digests, radix_digest_hash(ix, entry), entry);
 		if (radix_unlikely(ix->log))
