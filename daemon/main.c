@@ -7,11 +7,14 @@
 #include "daemon/inherit.h"
 #include "daemon/log.h"
 #include "daemon/reserve.h"
+#include "daemon/restore.h"
 #include "daemon/server.h"
 
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #define END_SECONDS 10
@@ -63,16 +66,28 @@ static void end_within(unsigned seconds, int code)
 		alarm(seconds);
 }
 
+/* Out of the environment, so that nobody else takes it for his.  Kept for the program's life. */
+static const char *env_take(const char *name)
+{
+	const char *text = getenv(name);
+	const char *copy = text ? strdup(text) : NULL;
+
+	(void)unsetenv(name); /* a literal; cannot fail */
+	return copy;
+}
+
 int main(int argc, char **argv)
 {
 	struct prefixd_server *server = NULL;
 	struct prefixd_options *options = NULL;
 	char why[PREFIXD_WHY_LEN];
+	const char *kept;
 	int r;
 
 	if (!standard_descriptors())
 		return PREFIXD_EXIT_FAILED;
 	prefixd_inherit_read();
+	kept = env_take(PREFIXD_CHECK_KEPT);
 	r = prefixd_options_load(&options, argc, argv, environ, why, sizeof(why));
 	if (r < 0) {
 		prefixd_error("%s", why);
@@ -94,6 +109,10 @@ int main(int argc, char **argv)
 		if (options->unknown_env[0])
 			prefixd_warn("%s in the environment means nothing to prefixd",
 				     options->unknown_env);
+		if (prefixd_restore_check(options, kept, why, sizeof(why)) < 0) {
+			prefixd_error("what is kept cannot be taken over: %s", why);
+			return PREFIXD_EXIT_FAILED;
+		}
 		printf("configuration is valid\n");
 		break;
 	case PREFIXD_RUN:

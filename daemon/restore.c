@@ -427,6 +427,66 @@ void prefixd_restore_info(const struct prefixd_server *s, struct prefixd_restore
 		prefixd_engine_restored(s->engine, &ret->restored);
 }
 
+/* ---- for another program --------------------------------------------------------------------- */
+
+uint32_t prefixd_restore_fds(const struct prefixd_server *s, int *ret_fds, uint32_t cap)
+{
+	uint32_t n = 0;
+
+	if (!prefixd_restore_keep(s))
+		return 0;
+	ret_fds[n++] = s->restore->ledger.fd;
+	for (uint32_t i = 0; i < s->pools.n && n < cap; i++)
+		if (s->pools.v[i] && s->pools.v[i]->table.store.len > 0)
+			ret_fds[n++] = s->pools.v[i]->table.fd;
+	return n;
+}
+
+/* Return: 0; -EPERM. */
+static int ledger_check(const struct prefixd_options *o, int fd, char *why, size_t why_len)
+{
+	struct prefixd_ledger_info info;
+	struct radix_store store = { 0 };
+	enum prefixd_ledger_content content;
+	uint8_t key[32];
+	struct stat st;
+	void *p;
+	int r = prefixd_naming_key(o, key, why, why_len);
+
+	if (r < 0 || fstat(fd, &st) < 0 || st.st_size <= 0)
+		return r; /* nothing was written yet */
+	store.len = store.committed = (uint64_t)st.st_size;
+	p = mmap(NULL, store.len, PROT_READ, MAP_SHARED, fd, 0);
+	if (p == MAP_FAILED)
+		return 0;
+	store.base = p;
+	content = prefixd_ledger_look(&store, key, &info, why, why_len);
+	explicit_bzero(key, sizeof(key));
+	(void)munmap(p, store.len);
+	return content == PREFIXD_LEDGER_EMPTY || content == PREFIXD_LEDGER_STATE ? 0 : -EPERM;
+}
+
+int prefixd_restore_check(const struct prefixd_options *o, const char *fds, char *why,
+			  size_t why_len)
+{
+	enum radix_store_content content;
+	char *end;
+	int fd;
+
+	for (bool first = true; fds && *fds; first = false, fds = end) {
+		fd = (int)strtol(fds, &end, 10);
+		if (end == fds)
+			break;
+		if (first && ledger_check(o, fd, why, why_len) < 0)
+			return -EPERM;
+		if (!first && table_version(fd, &content) && content == RADIX_STORE_VERSION) {
+			snprintf(why, why_len, "the block tables are of another version");
+			return -EPERM;
+		}
+	}
+	return 0;
+}
+
 /* ---- end ------------------------------------------------------------------------------------- */
 
 void prefixd_restore_stop(struct prefixd_server *s, bool release)

@@ -35,6 +35,7 @@
 #define CHECK_NS   UINT64_C(10000000000) /* that checking the settings may take */
 #define MAKING_NS  UINT64_C(60000000000) /* and waiting for a pool */
 #define MAX_SOCKET 3u
+#define MAX_KEPT   64u /* that the check looks at: pools beyond them are alike */
 
 struct prefixd_upgrade {
 	struct event *look_ev;
@@ -119,22 +120,30 @@ static bool program_find(struct prefixd_server *s, char *out, size_t out_len)
 
 /* ---- the check ------------------------------------------------------------------------------- */
 
-/* Return: 0 with the child's number; negative errno. */
-static int check_spawn(struct prefixd_server *s, pid_t *ret_child)
+/* The child finds what is kept under the numbers that it has here.  Return: 0; -ENOMEM. */
+static int kept_pass(const struct prefixd_server *s, posix_spawn_file_actions_t *files)
 {
-	char flag[] = "--check-config";
+	int fds[MAX_KEPT];
+	uint32_t n = prefixd_restore_fds(s, fds, MAX_KEPT);
+	char text[MAX_KEPT * 12] = "";
+	size_t len = 0;
+
+	for (uint32_t i = 0; i < n; i++) {
+		len += (size_t)snprintf(text + len, sizeof(text) - len, "%s%d", i ? " " : "",
+					fds[i]);
+		/* Onto itself: it is no longer closed on exec then. */
+		(void)posix_spawn_file_actions_adddup2(files, fds[i], fds[i]);
+	}
+	return n == 0 || setenv(PREFIXD_CHECK_KEPT, text, 1) == 0 ? 0 : -ENOMEM;
+}
+
+static int check_spawn_with(struct prefixd_server *s, char *const *argv, pid_t *ret_child)
+{
 	posix_spawn_file_actions_t files;
 	posix_spawnattr_t attr;
 	sigset_t none, all;
-	char **argv;
 	int r;
 
-	argv = calloc((size_t)s->argc + 2, sizeof(char *));
-	if (!argv)
-		return -ENOMEM;
-	for (int i = 0; i < s->argc; i++)
-		argv[i] = s->argv[i];
-	argv[s->argc] = flag;
 	(void)sigemptyset(&none);
 	(void)sigfillset(&all);
 	/* None of these fails but for want of memory, and then the spawn does. */
@@ -144,9 +153,28 @@ static int check_spawn(struct prefixd_server *s, pid_t *ret_child)
 	(void)posix_spawnattr_setsigmask(&attr, &none);
 	(void)posix_spawnattr_setsigdefault(&attr, &all);
 	(void)posix_spawnattr_setflags(&attr, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
-	r = -posix_spawn(ret_child, s->upgrade->program, &files, &attr, argv, environ);
+	r = kept_pass(s, &files);
+	if (r == 0)
+		r = -posix_spawn(ret_child, s->upgrade->program, &files, &attr, argv, environ);
+	(void)unsetenv(PREFIXD_CHECK_KEPT); /* a literal; cannot fail */
 	(void)posix_spawnattr_destroy(&attr);
 	(void)posix_spawn_file_actions_destroy(&files);
+	return r;
+}
+
+/* Return: 0 with the child's number; negative errno. */
+static int check_spawn(struct prefixd_server *s, pid_t *ret_child)
+{
+	char flag[] = "--check-config";
+	char **argv = calloc((size_t)s->argc + 2, sizeof(char *));
+	int r;
+
+	if (!argv)
+		return -ENOMEM;
+	for (int i = 0; i < s->argc; i++)
+		argv[i] = s->argv[i];
+	argv[s->argc] = flag;
+	r = check_spawn_with(s, argv, ret_child);
 	free(argv);
 	return r;
 }

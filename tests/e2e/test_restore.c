@@ -9,11 +9,14 @@
 #include "tests/lib/run.h"
 
 #include <check.h>
+#include <dirent.h>
+#include <fcntl.h>
 #include <jansson.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -356,6 +359,67 @@ START_TEST(a_part_is_missing)
 }
 END_TEST
 
+/* ---- another program ------------------------------------------------------------------------- */
+
+/* The block table that the living daemon works on. */
+static struct radix_head *living_table(void)
+{
+	char dir[32], path[300], link[64];
+	struct radix_head *head = NULL;
+	DIR *fds;
+
+	(void)snprintf(dir, sizeof(dir), "/proc/%d/fd", (int)d.pid);
+	fds = opendir(dir);
+	ck_assert_ptr_nonnull(fds);
+	for (struct dirent *e; !head && (e = readdir(fds));) {
+		ssize_t n;
+		int fd;
+
+		(void)snprintf(path, sizeof(path), "%s/%s", dir, e->d_name);
+		n = readlink(path, link, sizeof(link) - 1);
+		link[n > 0 ? n : 0] = '\0';
+		if (!strstr(link, "prefixd-table"))
+			continue;
+		fd = open(path, O_RDWR | O_CLOEXEC);
+		ck_assert_int_ge(fd, 0);
+		head = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+		ck_assert_ptr_ne(head, MAP_FAILED);
+		close(fd);
+	}
+	closedir(fds);
+	ck_assert_ptr_nonnull(head);
+	return head;
+}
+
+static void wait_for_log(const char *text, unsigned n)
+{
+	for (unsigned long end = e2e_now_ms() + 10000; count_in_log(text) < n; e2e_sleep_ms(2))
+		ck_assert_msg(e2e_now_ms() < end, "no '%s'", text);
+}
+
+/* A program that could not read the memory is not let near it. */
+START_TEST(upgrade_asks_whether_the_memory_can_be_read)
+{
+	struct radix_head *head;
+
+	START("--pool-blocks", "512");
+	probes_store();
+	head = living_table();
+	head->version++;
+	head->check = radix_head_check(head);
+	ck_assert_int_eq(kill(d.pid, SIGUSR2), 0);
+	wait_for_log("upgrade refused", 1);
+	wait_for_log("the block tables are of another version", 1);
+	ck_assert_uint_eq(probes_look(), PROBES * PROBE_BLOCKS);
+	head->version--;
+	head->check = radix_head_check(head);
+	ck_assert_int_eq(kill(d.pid, SIGUSR2), 0);
+	wait_for_log("<6>ready:", 2);
+	ck_assert_uint_eq(probes_look(), PROBES * PROBE_BLOCKS);
+	ck_assert_int_eq(munmap(head, 4096), 0);
+}
+END_TEST
+
 int main(void)
 {
 	Suite *suite = suite_create("restore");
@@ -378,6 +442,7 @@ int main(void)
 	tcase_add_test(t, starts_that_die_of_it);
 	tcase_add_test(t, an_empty_ledger);
 	tcase_add_loop_test(t, a_part_is_missing, 0, 3);
+	tcase_add_test(t, upgrade_asks_whether_the_memory_can_be_read);
 	suite_add_tcase(suite, t);
 	return test_run(suite);
 }
