@@ -42,7 +42,7 @@ static void device_open(const char *name)
 static void setup(void)
 {
 	const struct prefixd_keep_config config = { .keeper = PREFIXD_KEEPER_NONE,
-						    .admin_socket = "/tmp/none" };
+						    .admin_socket = "none.sock" };
 	char why[256];
 
 	ck_assert_msg(prefixd_keep_start(&keep, &config, why, sizeof(why)) == 0, "%s", why);
