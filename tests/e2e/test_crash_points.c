@@ -69,21 +69,11 @@ static uint32_t n_done;
 /* An ordinary daemon (point NULL), or one that does at a place what `point` says. */
 static int start(const char *point)
 {
-	const char *const args[] = { "--pool-blocks",
-				     "64",
-				     "--host-blocks",
-				     "32",
-				     "--redis",
-				     redis.url,
-				     "--watermark",
-				     "5:10",
-				     "--keep",
-				     "holder",
-				     "--hold-timeout",
-				     "20s",
-				     "--holder-program",
-				     holder,
-				     NULL };
+	const char *const args[] = {
+		"--pool-blocks",    "64",   "--host-blocks",  "32",   "--redis", redis.url,
+		"--index-blocks",   "1024", "--watermark",    "5:10", "--keep",  "holder",
+		"--holder-program", holder, "--hold-timeout", "20s",  NULL
+	};
 	const char *binary = point ? getenv("PREFIXD_CRASH_BIN") : plain;
 
 	ck_assert_ptr_nonnull(binary);
@@ -543,7 +533,7 @@ static void sweep(bool two)
 		unsigned long count = list->v[i].count, before = kills;
 
 		faults += at(name, 1, two, &kills);
-		if (count > 2)
+		if (count > 2 && !two) /* most of it is the same program as before */
 			faults += at(name, (count + 1) / 2, two, &kills);
 		if (count > 1)
 			faults += at(name, count, two, &kills);
