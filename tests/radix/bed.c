@@ -3,6 +3,8 @@
  */
 #include "tests/radix/bed.h"
 
+#include "tests/radix/kept.h"
+
 static void init(struct bed *b, enum radix_key_mode mode, uint32_t key_len,
 		 const struct radix_index_config *sizes)
 {
@@ -33,6 +35,12 @@ void bed_init_tiers(struct bed *b, enum radix_key_mode mode, uint32_t n_slots, u
 					    .n_entries = n_slots + n_host + budget };
 
 	init(b, mode, 16, &sizes);
+}
+
+void bed_init_kept(struct bed *b, enum radix_key_mode mode, uint32_t key_len, struct kept *kept)
+{
+	init(b, mode, key_len, &kept->config);
+	kept->config.alloc = &b->heap.alloc;
 }
 
 void bed_init_ghosts(struct bed *b, enum radix_key_mode mode, uint32_t n_slots, uint32_t n_host,

@@ -41,6 +41,9 @@ void bed_init(struct bed *b, enum radix_key_mode mode, uint32_t key_len, uint32_
 /* With lower tiers; `budget` members may be in Redis only.  redis false: none. */
 void bed_init_tiers(struct bed *b, enum radix_key_mode mode, uint32_t n_slots, uint32_t n_host,
 		    bool redis, uint32_t budget);
+/* In a store, which is empty; it and its numbers are the caller's. */
+struct kept;
+void bed_init_kept(struct bed *b, enum radix_key_mode mode, uint32_t key_len, struct kept *kept);
 /* With a host tier, and so many ghosts. */
 void bed_init_ghosts(struct bed *b, enum radix_key_mode mode, uint32_t n_slots, uint32_t n_host,
 		     uint32_t n_ghosts);
