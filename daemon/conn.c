@@ -11,6 +11,7 @@
 #include "daemon/conn.h"
 
 #include "daemon/log.h"
+#include "radix/crash.h"
 
 #include <event2/event.h>
 #include <fcntl.h>
@@ -430,8 +431,10 @@ static void conn_deafen(struct prefixd_conn *c)
 static void conn_flush(struct prefixd_conn *c)
 {
 	while (!c->dead && prefixd_conn_unsent(c) > 0) {
-		ssize_t n = out_send_some(c);
+		ssize_t n;
 
+		radix_crash_point("conn_reply_made");
+		n = out_send_some(c);
 		if (n < 0 && errno == EINTR)
 			continue;
 		if (n < 0 && errno == EAGAIN)
@@ -444,6 +447,7 @@ static void conn_flush(struct prefixd_conn *c)
 			prefixd_conn_drop(c, PREFIXD_CLOSED_IO_ERROR);
 			break;
 		}
+		radix_crash_point("conn_reply_sent");
 		if (c->n_marks > 0 && c->marks[0].at == c->out_base && n > 0)
 			mark_drop_first(c); /* they went with the first byte */
 		c->out_head += (size_t)n;

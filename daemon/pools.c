@@ -5,6 +5,7 @@
 
 #include "daemon/keep.h"
 #include "daemon/preflight.h"
+#include "radix/crash.h"
 
 #include <fcntl.h>
 #include <stdio.h>
@@ -233,13 +234,15 @@ static int pool_keep(struct gpu *gpu, const struct prefixd_pool *pool, struct pr
 	char name[PREFIXD_KEEP_NAME_MAX];
 	int r = 0;
 
-	for (int i = 0; i < PREFIXD_N_MEMORIES && r == 0; i++)
+	for (int i = 0; i < PREFIXD_N_MEMORIES && r == 0; i++) {
+		radix_crash_point("pools_part_made");
 		if (fds[i] >= 0)
 			r = prefixd_keep_put(keep,
 					     prefixd_memory_name(pool->group,
 								 (enum prefixd_memory_part)i, name,
 								 sizeof(name)),
 					     fds[i]);
+	}
 	if (r < 0)
 		prefixd_keep_drop(keep, prefixd_memory_name(pool->group, PREFIXD_N_MEMORIES, name,
 							    sizeof(name)));

@@ -7,6 +7,7 @@
 #include "daemon/keep.h"
 #include "daemon/log.h"
 #include "daemon/server_internal.h"
+#include "radix/crash.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -308,6 +309,7 @@ int prefixd_restore_start(struct prefixd_server *s, struct prefixd_engine_config
 	if (ret < 0) /* as good as no keeper; pools find out for themselves */
 		prefixd_warn("the ledger is not kept: %s; blocks end with this daemon",
 			     strerror(-ret));
+	radix_crash_point("restore_begun");
 	r->ledger_ns = prefixd_now_ns();
 	config->ledger = &r->ledger.store;
 	config->verify = (enum prefixd_verify_policy)s->options->recover_verify;
@@ -326,6 +328,7 @@ void prefixd_restore_go(struct prefixd_server *s)
 	prefixd_server_step(s, &event);  /* there is no session yet: all numbers are free */
 	r->engine_ns = prefixd_now_ns();
 	found_drop(s);
+	radix_crash_point("restore_told");
 	prefixd_restore_look(s);
 }
 
@@ -408,6 +411,7 @@ void prefixd_restore_look(struct prefixd_server *s)
 		return;
 	r->pending = false;
 	r->ns = prefixd_now_ns() - s->started_ns;
+	radix_crash_point("restore_done");
 	prefixd_ledger_settled(&r->ledger.store);
 	restored_log(s, &got);
 }
