@@ -69,11 +69,26 @@ static uint32_t n_done;
 /* An ordinary daemon (point NULL), or one that does at a place what `point` says. */
 static int start(const char *point)
 {
-	const char *const args[] = {
-		"--pool-blocks",    "64",   "--host-blocks",  "32",   "--redis", redis.url,
-		"--index-blocks",   "1024", "--watermark",    "5:10", "--keep",  "holder",
-		"--holder-program", holder, "--hold-timeout", "20s",  NULL
-	};
+	/* a slow prefill: what lies below is always worth loading */
+	const char *const args[] = { "--pool-blocks",
+				     "64",
+				     "--host-blocks",
+				     "32",
+				     "--redis",
+				     redis.url,
+				     "--index-blocks",
+				     "1024",
+				     "--watermark",
+				     "5:10",
+				     "--prefill-rate",
+				     "1",
+				     "--keep",
+				     "holder",
+				     "--hold-timeout",
+				     "20s",
+				     "--holder-program",
+				     holder,
+				     NULL };
 	const char *binary = point ? getenv("PREFIXD_CRASH_BIN") : plain;
 
 	ck_assert_ptr_nonnull(binary);
@@ -351,8 +366,8 @@ static bool all_there(void)
 		ck_assert_msg(n <= most, "prompt %u has %u blocks, at most %u were committed", i, n,
 			      most);
 		if (n < least) {
-			fprintf(stderr, "  prompt %u has %u of %u blocks (%u, %u, %u)\n", i, n,
-				least, a.n_hit, a.n_host, a.n_redis);
+			fprintf(stderr, "  prompt %u has %u of %u blocks (%u, %u, %u; %d)\n", i, n,
+				least, a.n_hit, a.n_host, a.n_redis, a.load_reason);
 			return false;
 		}
 	}
