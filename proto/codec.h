@@ -82,8 +82,9 @@ PROTO_BODIES(X)
 /*
  * A whole frame: reserve room for the header, encode the body, then close it.
  *     proto_frame_begin(&w);  proto_match_rep_encode(&w, &rep);  proto_frame_end(&w, start, &h);
- * proto_frame_end fills h->magic and len, and h->version with the newest one if it is 0.  Return: 0; -ENOSPC: w->len bytes are needed;
- * -EMSGSIZE: w->bad_field is over its limit, or the whole over PROTO_MAX_FRAME_LIMIT.
+ * proto_frame_end fills h->magic and len, and h->version with the newest one if it is 0.  Return:
+ * 0; -ENOSPC: w->len bytes are needed; -EMSGSIZE: w->bad_field is over its limit, or the whole over
+ * PROTO_MAX_FRAME_LIMIT.
  */
 size_t proto_frame_begin(struct proto_writer *w);
 radix_nodiscard int proto_frame_end(struct proto_writer *w, size_t start, struct proto_header *h);
@@ -103,9 +104,9 @@ static inline struct radix_run proto_run_at(struct proto_span runs, uint32_t i)
 }
 
 /*
- * The version that the body of this frame is laid out in: the header's, but for HELLO's reply, whose
- * header says PROTO_VERSION_HELLO and whose first field says what was agreed on.  0: HELLO's reply
- * names a version that is not spoken here, or does not even do that.
+ * The version in which the body of this frame is laid out: the header's, but for HELLO's reply,
+ * where the header says PROTO_VERSION_HELLO and the first field what was agreed on.  0: HELLO's
+ * reply names a version that is not spoken here, or does not even do that.
  */
 uint32_t proto_body_version(const struct proto_header *h, const void *body, bool reply);
 

@@ -11,7 +11,7 @@
  *     STR(max)         u16 length, then bytes: text, not terminated, no byte 0, at most max bytes
  *     BLOB(max)        u32 length, then bytes, at most max bytes
  *     RUNS(max)        u32 count, then count x {u32 start, u32 length}: slots
- *     SINCE(v)         what stands behind it came with version v; a body of an older version ends here
+ *     SINCE(v)         what follows came with version v: a body of an older version ends here
  *
  * Bodies only ever grow at their end, so one table says what every version looks like.
  *
@@ -26,7 +26,7 @@
 #define PROTO_MAGIC             0x44584650u /* "PFXD" on the wire */
 #define PROTO_VERSION           2u          /* the newest one that is spoken here */
 #define PROTO_VERSION_MIN       1u          /* the oldest one */
-#define PROTO_VERSION_HELLO     1u /* in the headers of HELLO and of its reply, whatever is agreed */
+#define PROTO_VERSION_HELLO     1u /* in the headers of HELLO and its reply, whatever is agreed */
 #define PROTO_HEADER_LEN        40u
 #define PROTO_MAX_FRAME_DEFAULT (1u << 20) /* header included; told in HELLO's reply */
 #define PROTO_MAX_FRAME_LIMIT   (64u << 20)

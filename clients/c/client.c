@@ -83,12 +83,10 @@ void pfx_drop(struct pfx_client *c)
 	pfx_wire_close(&c->wire, true);
 	c->stream_seq = 0;
 	c->stream = (struct proto_span){ NULL, 0 };
-	if (c->connected) {
-		c->connected = false;
-		c->old_boot = c->boot;
-		c->had_life = true;
-	}
-	pfx_lease_remove_all(c);
+	c->connected = false;
+	c->quiesce_due = false; /* whether there is something to say, the next HELLO tells */
+	pfx_lease_lose_all(c);
+	c->n_left_behind = c->leases.n_lost;
 	c->n_orphans = 0; /* they ended with the connection */
 }
 
@@ -137,6 +135,10 @@ static int take_hello(struct pfx_client *c, const struct pfx_frame *f)
 		c->wire.rx_max = rep.max_frame;
 	c->boot = f->h.boot;
 	c->connected = true;
+	c->n_left_behind = version < 2 ? c->leases.n_lost : rep.n_orphans;
+	/* Left, and nothing that the caller may read: answers that came too late, releases that did
+	 * not arrive.  The daemon may have it back. */
+	c->quiesce_due = c->n_left_behind && !c->leases.n_lost;
 	c->life++;
 	return 0;
 }
@@ -365,6 +367,22 @@ int pfx_tenant(pfx_client *c, const char *name, uint32_t *ret_tenant)
 			name);
 }
 
+int pfx_orphans(pfx_client *c, uint32_t *ret_n_leases)
+{
+	int r = pfx_begin(c, 0);
+
+	if (r)
+		return r;
+	if (!ret_n_leases)
+		return pfx_fail(c, PFX_ARGUMENT, "ret_n_leases is NULL");
+	if (c->connected && pfx_wire_hung_up(&c->wire))
+		pfx_drop(c);
+	r = pfx_ready(c, NULL);
+	if (r == 0)
+		*ret_n_leases = c->quiesce_due ? 0 : c->n_left_behind;
+	return r;
+}
+
 int pfx_quiesced(pfx_client *c, uint32_t *ret_n_slots)
 {
 	struct proto_quiesced_req req;
@@ -380,11 +398,13 @@ int pfx_quiesced(pfx_client *c, uint32_t *ret_n_slots)
 	r = pfx_ready(c, NULL);
 	if (r)
 		return r;
-	req.instance = c->instance;
-	req.old_boot = c->had_life ? c->old_boot : c->boot;
+	req = pfx_quiesced_req(c);
 	r = pfx_request(c, PROTO_OP_QUIESCED, &req, &f);
 	if (r)
 		return pfx_gone(c, r);
+	c->n_left_behind = 0;
+	c->quiesce_due = false;
+	pfx_lease_forget_all(c);
 	if (proto_quiesced_rep_decode(f.body, f.h.len, &rep, &bad))
 		return pfx_bad_reply(c, PROTO_OP_QUIESCED, bad);
 	if (ret_n_slots)

@@ -20,6 +20,7 @@
 
 #include "clients/c/prefixd.h"
 #include "clients/c/prefixd_load.h"
+#include "clients/c/prefixd_restart.h"
 #include "proto/codec.h"
 
 #include <stdarg.h>
@@ -36,7 +37,7 @@ enum {
 #define PFX_BACKOFF_MIN_NS (5ull * 1000 * 1000)
 #define PFX_BACKOFF_MAX_NS (200ull * 1000 * 1000)
 
-/* reuse counters as the caller sees them: low 48 bits the daemon's, high 16 bits the life's. */
+/* reuse counters as the caller sees them: low 48 bits the daemon's, high 16 bits which memory. */
 #define PFX_REUSE_BITS 48
 #define PFX_REUSE_MASK ((1ull << PFX_REUSE_BITS) - 1)
 
@@ -54,16 +55,26 @@ struct pfx_wire {
 	const char *why;    /* static text behind the last PFX_LOST or PFX_PROTOCOL */
 };
 
+/* Which file a descriptor is of: its inode, while somebody maps it. */
+struct pfx_file {
+	dev_t dev;
+	ino_t ino;
+};
+
 struct pfx_frame {
 	struct proto_header h;
 	const uint8_t *body; /* in rx, until the next receive */
 };
 
-/* A mapped pool with its generations; one per (life, group, protection), kept until pfx_close. */
+/* A mapped pool with its generations; one per memory and protection, kept until pfx_close. */
 struct pfx_pool {
 	struct pfx_pool *next;
-	uint32_t life, group;
-	int map; /* as asked for: 1 read-write, 2 read-only */
+	uint32_t life, group; /* of the OPEN that was last told of it */
+	struct proto_id id;   /* its name; zeroes from daemons that name none */
+	struct pfx_file file, generations_file;
+	uint16_t tag;       /* in reuse counters; the same for both protections of one memory */
+	int map;            /* as asked for: 1 read-write, 2 read-only */
+	bool not_inherited; /* children of a fork do not have `base` */
 	uint8_t *base;
 	size_t len;
 	const uint64_t *generations;
@@ -96,13 +107,15 @@ struct pfx_lease {
 	uint32_t gen;  /* high half of the handle; changes whenever the entry is freed */
 	uint32_t next; /* free list */
 	bool used;
+	bool lost;     /* its connection ended: unknown to all calls but the caller's last word */
 	bool doubtful; /* a call that changed it lost its reply: only RELEASE is safe */
 };
 
 struct pfx_leases {
 	struct pfx_lease *v;
 	uint32_t n, cap;
-	uint32_t free; /* first free entry + 1; 0: none */
+	uint32_t free;   /* first free entry + 1; 0: none */
+	uint32_t n_lost; /* entries that are `lost` */
 	uint32_t first_gen;
 };
 
@@ -117,9 +130,9 @@ struct pfx_client {
 	uint32_t life; /* counts successful HELLOs; 0: none yet */
 	bool connected;
 	struct proto_id instance;
-	struct proto_id boot;     /* of the current or last life */
-	struct proto_id old_boot; /* of the life before; what pfx_quiesced speaks of */
-	bool had_life;            /* a life ended: old_boot is meaningful */
+	struct proto_id boot;   /* of the current or last life */
+	uint32_t n_left_behind; /* leases of ended connections that the daemon holds, as is known */
+	bool quiesce_due;       /* QUIESCED goes out in front of the next request */
 	uint32_t max_keys;
 	uint8_t *tenants; /* HELLO's {u32 id, u16 length, name}... */
 	uint32_t tenants_len;
@@ -140,6 +153,7 @@ struct pfx_client {
 	uint32_t n_runs, runs_cap;
 	struct pfx_namespace *namespaces;
 	struct pfx_pool *pools;
+	uint16_t n_memories;      /* that pools were mapped of so far */
 	uint64_t stream_seq;      /* of SUBSCRIBE; 0: not subscribed */
 	struct proto_span stream; /* events not taken yet; in wire.rx */
 	uint32_t retry_after_us;  /* of the last error reply */
@@ -169,7 +183,11 @@ int pfx_lease_add(struct pfx_client *c, struct pfx_namespace *ns, uint64_t wire,
 		  uint64_t *ret_handle);
 struct pfx_lease *pfx_lease_find(struct pfx_client *c, uint64_t handle);
 void pfx_lease_remove(struct pfx_client *c, struct pfx_lease *lease);
-void pfx_lease_remove_all(struct pfx_client *c);
+/* The connection ended: no lease is known any more, but those that the caller may still read. */
+void pfx_lease_lose_all(struct pfx_client *c);
+/* The caller is done with a lost lease (true), or has none of this handle. */
+bool pfx_lease_forget(struct pfx_client *c, uint64_t handle);
+void pfx_lease_forget_all(struct pfx_client *c);
 void pfx_lease_deinit(struct pfx_client *c);
 /* The lease of a call, or the status to return: unknown, doubtful, or of another namespace. */
 int pfx_lease_use(struct pfx_client *c, const struct pfx_namespace *ns, uint64_t handle,
@@ -211,6 +229,9 @@ int pfx_lease_gone(struct pfx_client *c, int r);
  * takes it without waiting. */
 void pfx_orphan(struct pfx_client *c, uint64_t wire_lease);
 void pfx_orphans_flush(struct pfx_client *c);
+/* Nothing that was lost is read any more: QUIESCED goes out, if there is anything to say. */
+void pfx_quiesce(struct pfx_client *c);
+struct proto_quiesced_req pfx_quiesced_req(const struct pfx_client *c);
 void pfx_drop(struct pfx_client *c);
 struct proto_id pfx_op_id(struct pfx_client *c);
 /* What is left of the call's time, for the daemon: a little less, so that its answer is in time. */
@@ -235,9 +256,11 @@ uint32_t pfx_prompt_keys_per_frame(const struct pfx_namespace *ns, const pfx_pro
 int pfx_runs_append(struct pfx_client *c, struct proto_span runs);
 bool pfx_runs_ok(const struct pfx_namespace *ns, struct proto_span runs, uint64_t n_blocks);
 
-static inline uint64_t pfx_reuse(const struct pfx_client *c, uint64_t reuse)
+/* Without a mapping nobody can look whether a slot is stale, so then it does not matter. */
+static inline uint64_t pfx_reuse(const struct pfx_namespace *ns, uint64_t reuse)
 {
-	return (uint64_t)(uint16_t)c->life << PFX_REUSE_BITS | (reuse & PFX_REUSE_MASK);
+	return (uint64_t)(ns->pool ? ns->pool->tag : 0) << PFX_REUSE_BITS |
+	       (reuse & PFX_REUSE_MASK);
 }
 
 /* Reads a caller's struct of whatever version into ours; what it lacks is 0. */

@@ -2,8 +2,9 @@
  * lease.c - handles of leases.
  *
  * The caller holds handles {generation, place}, not the daemon's ids: when a connection ends every
- * entry is freed and its generation moves on, so a lease of an earlier life is unknown here; no
- * daemon is asked, which could have given the same number to somebody else.
+ * lease of it becomes lost, so a lease of an earlier life is unknown here; no daemon is asked, who
+ * could have given the same number to somebody else.  A lost lease keeps its entry until its holder
+ * releases it: he may still read its blocks, which the daemon keeps until it hears otherwise.
  *
  * Doubt.  If RESERVE, EXTEND or COMMIT lost its reply to a deadline, the daemon may have moved the
  * lease's cursor without us: a later COMMIT could then publish slots that nobody filled.  Such a
@@ -47,7 +48,7 @@ int pfx_lease_add(struct pfx_client *c, struct pfx_namespace *ns, uint64_t wire,
 	return 0;
 }
 
-struct pfx_lease *pfx_lease_find(struct pfx_client *c, uint64_t handle)
+static struct pfx_lease *entry_of(struct pfx_client *c, uint64_t handle)
 {
 	uint32_t idx = (uint32_t)handle - 1; /* handle 0 wraps, and is out of range */
 	struct pfx_lease *l;
@@ -58,6 +59,13 @@ struct pfx_lease *pfx_lease_find(struct pfx_client *c, uint64_t handle)
 	return l->used && l->gen == (uint32_t)(handle >> 32) ? l : NULL;
 }
 
+struct pfx_lease *pfx_lease_find(struct pfx_client *c, uint64_t handle)
+{
+	struct pfx_lease *l = entry_of(c, handle);
+
+	return l && !l->lost ? l : NULL;
+}
+
 void pfx_lease_remove(struct pfx_client *c, struct pfx_lease *lease)
 {
 	uint32_t idx = (uint32_t)(lease - c->leases.v);
@@ -66,11 +74,34 @@ void pfx_lease_remove(struct pfx_client *c, struct pfx_lease *lease)
 	c->leases.free = idx + 1;
 }
 
-void pfx_lease_remove_all(struct pfx_client *c)
+void pfx_lease_lose_all(struct pfx_client *c)
 {
 	for (uint32_t i = 0; i < c->leases.n; i++) {
-		if (c->leases.v[i].used)
+		struct pfx_lease *l = &c->leases.v[i];
+
+		c->leases.n_lost += l->used && !l->lost;
+		l->lost = l->used;
+	}
+}
+
+bool pfx_lease_forget(struct pfx_client *c, uint64_t handle)
+{
+	struct pfx_lease *l = entry_of(c, handle);
+
+	if (!l || !l->lost)
+		return false;
+	pfx_lease_remove(c, l);
+	c->leases.n_lost--;
+	return true;
+}
+
+void pfx_lease_forget_all(struct pfx_client *c)
+{
+	for (uint32_t i = 0; c->leases.n_lost && i < c->leases.n; i++) {
+		if (c->leases.v[i].lost) {
 			pfx_lease_remove(c, &c->leases.v[i]);
+			c->leases.n_lost--;
+		}
 	}
 }
 

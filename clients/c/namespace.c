@@ -1,10 +1,12 @@
 /*
  * namespace.c - opening namespaces, mapping pools, slots.
  *
- * What it guarantees.  A pool is mapped once per connection's life, group and protection, and stays
- * mapped until pfx_close, so that a pointer from pfx_slot never dangles, whatever the daemon does.
- * Sizes are checked against each other and against the descriptor's real length before anything is
- * mapped: an access inside a slot cannot run past the end of the memory.
+ * What it guarantees.  A memory is mapped once for each protection and stays mapped until the end
+ * of the client, so that a pointer from pfx_slot never dangles, whatever the daemon does; a daemon
+ * that was restarted and kept its memory is met with the mapping that is there.  The same memory is
+ * what has the same name and is the same file: neither is believed alone.  Sizes are checked
+ * against each other and against the descriptor's real length before anything is mapped: an access
+ * inside a slot cannot run past the end of the memory.
  *
  * What it relies on.  Pools are sealed against shrinking by the daemon.
  */
@@ -70,9 +72,11 @@ static bool long_enough(int fd, uint64_t len)
 	return fstat(fd, &st) == 0 && st.st_size >= 0 && (uint64_t)st.st_size >= len;
 }
 
-static void pool_free(struct pfx_pool *p)
+/* In a child of the client's process what is mapped read-write was not inherited, and its addresses
+ * may be somebody else's by now. */
+static void pool_free(struct pfx_pool *p, bool child)
 {
-	if (p->base)
+	if (p->base && !(child && p->not_inherited))
 		munmap(p->base, p->len);
 	if (p->generations) {
 		void *v;
@@ -83,28 +87,77 @@ static void pool_free(struct pfx_pool *p)
 	free(p);
 }
 
-static struct pfx_pool *pool_find(struct pfx_client *c, uint32_t group, int map)
+static bool same_file(const struct pfx_file *f, int fd)
 {
+	struct stat st;
+
+	return fstat(fd, &st) == 0 && st.st_dev == f->dev && st.st_ino == f->ino;
+}
+
+/* Is that the memory which the reply brought? */
+static bool is_memory(const struct pfx_client *c, const struct pfx_pool *p,
+		      const struct proto_open_rep *rep, const int *fds)
+{
+	/* A daemon that names no pool makes new ones in each life. */
+	if (proto_id_is_zero(&rep->pool) ? p->life != c->life || p->group != rep->group
+					 : !proto_id_equal(&p->id, &rep->pool))
+		return false;
+	return same_file(&p->file, fds[0]) &&
+	       same_file(&p->generations_file, fds[rep->n_pool_fds - 1]);
+}
+
+static int file_of(int fd, struct pfx_file *ret)
+{
+	struct stat st;
+
+	if (fstat(fd, &st) != 0)
+		return -errno;
+	*ret = (struct pfx_file){ st.st_dev, st.st_ino };
+	return 0;
+}
+
+/* What there is of the reply's memory: the pool mapped as wanted, or NULL; and its tag, or 0. */
+static struct pfx_pool *pool_find(struct pfx_client *c, const struct proto_open_rep *rep, int map,
+				  const int *fds, uint16_t *ret_tag)
+{
+	*ret_tag = 0;
 	for (struct pfx_pool *p = c->pools; p; p = p->next) {
-		if (p->life == c->life && p->group == group && p->map == map)
+		if (!is_memory(c, p, rep, fds))
+			continue;
+		*ret_tag = p->tag;
+		if (p->map == map)
 			return p;
 	}
 	return NULL;
 }
 
+static int map_both(struct pfx_pool *p, int prot, const int *fds, uint32_t n_fds)
+{
+	void *v = mmap(NULL, p->len, prot, MAP_SHARED, fds[0], 0);
+
+	if (v == MAP_FAILED)
+		return -errno;
+	p->base = v;
+	/* A child that could write would go on when nobody keeps its parent's slots any more. */
+	p->not_inherited = (prot & PROT_WRITE) && madvise(v, p->len, MADV_DONTFORK) == 0;
+	v = mmap(NULL, p->generations_len, PROT_READ, MAP_SHARED, fds[n_fds - 1], 0);
+	if (v == MAP_FAILED)
+		return -errno;
+	p->generations = v;
+	return 0;
+}
+
 /* Return: 0 with the pool on the client's list, or a public status. */
 static int pool_map(struct pfx_client *c, const struct proto_open_rep *rep, int map, const int *fds,
-		    struct pfx_pool **ret_pool)
+		    uint16_t tag, struct pfx_pool **ret_pool)
 {
 	int prot = map == 1 ? PROT_READ | PROT_WRITE : PROT_READ;
 	struct pfx_pool *p;
-	void *v;
+	int e;
 
 	if (map == 1 && (rep->flags & PROTO_OPENED_READ_ONLY))
 		return pfx_fail(c, PFX_FORBIDDEN,
 				"OPEN: this process may map the pool read-only (map = 2)");
-	if (rep->n_pool_fds < 2)
-		return pfx_fail(c, PFX_UNSUPPORTED, "OPEN: no pool came with the reply (map = 0)");
 	if (!long_enough(fds[0], rep->pool_len) ||
 	    !long_enough(fds[rep->n_pool_fds - 1], (uint64_t)rep->n_slots * 8))
 		return pfx_fail(c, PFX_PROTOCOL, "OPEN: the pool is shorter than the reply says");
@@ -113,24 +166,21 @@ static int pool_map(struct pfx_client *c, const struct proto_open_rep *rep, int 
 		return pfx_fail(c, PFX_NO_MEMORY, "no memory for a mapping");
 	p->life = c->life;
 	p->group = rep->group;
+	p->id = rep->pool;
+	p->tag = tag;
 	p->map = map;
 	p->n_slots = rep->n_slots;
 	p->len = rep->pool_len;
 	p->generations_len = (size_t)rep->n_slots * 8;
-	v = mmap(NULL, p->len, prot, MAP_SHARED, fds[0], 0);
-	if (v != MAP_FAILED) {
-		p->base = v;
-		v = mmap(NULL, p->generations_len, PROT_READ, MAP_SHARED, fds[rep->n_pool_fds - 1],
-			 0);
-		if (v != MAP_FAILED)
-			p->generations = v;
-	}
-	if (!p->base || !p->generations) {
-		int e = errno;
-
-		pool_free(p);
+	e = file_of(fds[0], &p->file);
+	if (e == 0)
+		e = file_of(fds[rep->n_pool_fds - 1], &p->generations_file);
+	if (e == 0)
+		e = map_both(p, prot, fds, rep->n_pool_fds);
+	if (e) {
+		pool_free(p, false);
 		return pfx_fail(c, PFX_NO_MEMORY, "OPEN: mapping %llu bytes: %s",
-				(unsigned long long)rep->pool_len, strerror(e));
+				(unsigned long long)rep->pool_len, strerror(-e));
 	}
 	p->next = c->pools;
 	c->pools = p;
@@ -167,16 +217,22 @@ static int take_open(struct pfx_client *c, struct pfx_namespace *ns,
 		     const struct proto_open_rep *rep, const int *fds)
 {
 	struct pfx_pool *pool = NULL;
+	uint16_t tag;
 	int r = 0;
 
 	if (ns->map) {
-		pool = pool_find(c, rep->group, ns->map);
+		if (rep->n_pool_fds < 2)
+			return pfx_fail(c, PFX_UNSUPPORTED,
+					"OPEN: no pool came with the reply (map = 0)");
+		pool = pool_find(c, rep, ns->map, fds, &tag);
 		if (pool && (pool->len != rep->pool_len || pool->n_slots != rep->n_slots))
 			return pfx_fail(c, PFX_PROTOCOL, "OPEN: one pool, two sizes");
 		if (!pool)
-			r = pool_map(c, rep, ns->map, fds, &pool);
+			r = pool_map(c, rep, ns->map, fds, tag ? tag : ++c->n_memories, &pool);
 		if (r)
 			return r;
+		pool->life = c->life;
+		pool->group = rep->group;
 	}
 	ns->pool = pool;
 	ns->life = c->life;
@@ -190,7 +246,9 @@ static int take_open(struct pfx_client *c, struct pfx_namespace *ns,
 		.slot_stride = rep->slot_stride,
 		.n_slots = rep->n_slots,
 		.seed_mismatch = (rep->flags & PROTO_OPENED_SEED_MISMATCH) != 0,
+		.kept = (rep->flags & PROTO_OPENED_KEPT) != 0,
 	};
+	memcpy(ns->info.pool, rep->pool.b, sizeof(ns->info.pool));
 	memcpy(ns->info.digest, rep->digest.p, sizeof(ns->info.digest));
 	return 0;
 }
@@ -211,6 +269,8 @@ int pfx_namespace_ensure(struct pfx_client *c, struct pfx_namespace *ns)
 		return r;
 	if (proto_open_rep_decode_as(f.h.version, f.body, f.h.len, &rep, &bad))
 		return pfx_bad_reply(c, PROTO_OP_OPEN, bad);
+	if (f.h.version < 2)
+		rep.flags &= PROTO_OPENED_ALL_1; /* it defines no other */
 	bad = bad_geometry(ns, &rep);
 	if (bad)
 		return pfx_bad_reply(c, PROTO_OP_OPEN, bad);
@@ -240,7 +300,7 @@ void pfx_namespace_deinit_all(struct pfx_client *c)
 		struct pfx_pool *p = c->pools;
 
 		c->pools = p->next;
-		pool_free(p);
+		pool_free(p, getpid() != c->pid);
 	}
 }
 
@@ -307,8 +367,8 @@ int pfx_slot_stale(const pfx_namespace *ns, uint32_t slot, uint64_t reuse)
 {
 	if (!ns || !ns->pool || slot >= ns->pool->n_slots)
 		return 1;
-	if ((uint16_t)(reuse >> PFX_REUSE_BITS) != (uint16_t)ns->life)
-		return 1; /* named in an earlier life: the number means another memory now */
+	if ((uint16_t)(reuse >> PFX_REUSE_BITS) != ns->pool->tag)
+		return 1; /* named in another memory than this number means now */
 	/* What was read before this call has been read before the generation is. */
 	__atomic_thread_fence(__ATOMIC_ACQUIRE);
 	return __atomic_load_n(&ns->pool->generations[slot], __ATOMIC_ACQUIRE) >

@@ -10,21 +10,20 @@
  *
  * With PFX_MATCH_LEAD in pfx_match and pfx_extend, what many workers are asked at once is computed
  * by one: while n_pending is not 0 another does, pfx_wait and pfx_extend; else reserve and compute.
- *
  * With PFX_MATCH_PROMOTE, blocks that lie below the pool are brought up: prefixd_load.h.
  *
  * Every call blocks at most as long as its deadline says.  In doubt a worker computes: any status
- * but PFX_OK means "go on without", never "retry until it works".  After a restart of the daemon
- * the next call reconnects, says HELLO and reopens the namespaces by itself; leases of the old life
- * are gone and answer PFX_UNKNOWN_LEASE, mappings of the old pool stay readable until pfx_close.
- * While no daemon answers, calls return PFX_GONE at once but for an attempt every 200 ms at most.
+ * but PFX_OK means "go on without", never "retry until it works".  While no daemon answers, calls
+ * return PFX_GONE at once but for an attempt every 200 ms at most.
  *
- * A lease whose pfx_extend, pfx_reserve or pfx_commit ended with PFX_DEADLINE may have changed
- * without its holder's knowledge: it answers PFX_WRONG_STATE to all but pfx_release.
+ * When a connection ends, by a restart of the daemon or otherwise, the next call makes another.
+ * Leases of the old one answer PFX_UNKNOWN_LEASE; what they held may be read and written on until
+ * they are released all the same: prefixd_restart.h.  A lease whose pfx_extend, pfx_reserve or
+ * pfx_commit ended with PFX_DEADLINE may have changed unseen: only pfx_release is not refused.
  *
  * Threads: one client object belongs to one thread at a time.  Fork: a child that touches a client
- * of its parent gets PFX_FORKED and closes nothing of the parent's.  No signals, no threads, no
- * globals.  Works in C11 and C++.
+ * of its parent gets PFX_FORKED and closes nothing of the parent's; a pool mapped read-write is not
+ * mapped in it at all.  No signals, no threads, no globals.  Works in C11 and C++.
  */
 #ifndef PREFIXD_H
 #define PREFIXD_H
@@ -93,8 +92,8 @@ typedef struct {
 
 /* Sets *ret_client but on PFX_NO_MEMORY, PFX_ARGUMENT; with PFX_GONE it connects when used. */
 PFX_API int pfx_connect(const pfx_connect_options *options, pfx_client **ret_client);
-/* Ends the session and the mappings; accepts NULL.  Leases that are still held keep their blocks
- * from eviction until this process ends: release them before. */
+/* Ends the session and the mappings; accepts NULL.  Leases that were not released, lost ones too,
+ * keep their blocks from eviction until this process ends: release them before. */
 PFX_API void pfx_close(pfx_client *client);
 PFX_API int pfx_ping(pfx_client *client, uint32_t deadline_ms /* 0: the default */);
 /* 16 bytes that name the daemon's life; they change when it restarts. */
@@ -143,14 +142,16 @@ typedef struct {
 	uint32_t n_slots;
 	int seed_mismatch;
 	uint8_t digest[32];
+	int kept; /* 1: the pool is that of an earlier life of the daemon, with its blocks */
+	uint8_t pool[16]; /* names the pool's memory, over lives; zeroes: the daemon names none */
 } pfx_namespace_info;
 
 PFX_API int pfx_namespace_get(const pfx_namespace *ns, pfx_namespace_info *ret_info);
 /* Address of a slot; NULL when not mapped or out of range.  Take it with the answer that named the
- * slot: it stays good until pfx_close, the number only until a call finds the daemon restarted. */
+ * slot: it stays good until pfx_close, the number until a call meets a daemon with another pool. */
 PFX_API void *pfx_slot(const pfx_namespace *ns, uint32_t slot);
-/* 1 when `slot` was reused after the answer that carried `reuse`, in the daemon's same life or by a
- * restart, or when that cannot be told: what was read is not to be used.  Ask after reading. */
+/* 1 when `slot` was reused after the answer that carried `reuse`, or that cannot be told, as of
+ * another pool's slots: what was read is not to be used.  Ask after reading what no lease holds. */
 PFX_API int pfx_slot_stale(const pfx_namespace *ns, uint32_t slot, uint64_t reuse);
 
 typedef struct {
@@ -284,10 +285,9 @@ typedef struct {
 } pfx_explain_result;
 
 PFX_API int pfx_explain(pfx_namespace *ns, const pfx_prompt *prompt, pfx_explain_result *ret);
-
 PFX_API int pfx_report(pfx_namespace *ns, uint32_t ttft_us, uint32_t tpot_us, uint32_t input_tokens,
 		       uint32_t running, uint32_t waiting);
-/* After a reconnect: my device no longer touches what earlier sessions of this process held. */
+/* Nothing that this client's ended connections held is touched any more: prefixd_restart.h. */
 PFX_API int pfx_quiesced(pfx_client *client, uint32_t *ret_n_slots);
 /* One JSON request and its answer, on the admin socket; free it with pfx_free_string. */
 PFX_API int pfx_admin(pfx_client *client, const char *json, uint32_t deadline_ms, char **ret_json);

@@ -199,7 +199,7 @@ static int take_part(struct walk *k, uint16_t op, const struct pfx_frame *f, uin
 	    rep.n_host + rep.n_redis && !rep.advice)
 		k->load_seq = f->h.seq;
 	/* The last counter is right for all of them: what an earlier part named is pinned since. */
-	out->reuse = pfx_reuse(c, rep.reuse);
+	out->reuse = pfx_reuse(k->ns, rep.reuse);
 	return 0;
 }
 

@@ -127,9 +127,36 @@ void pfx_orphan(struct pfx_client *c, uint64_t wire_lease)
 	c->orphans[c->n_orphans++] = wire_lease;
 }
 
-/* RELEASE of every orphan goes out in front; its replies are skipped like late ones. */
+struct proto_quiesced_req pfx_quiesced_req(const struct pfx_client *c)
+{
+	struct proto_quiesced_req req = { .instance = c->instance };
+
+	/* Without a life it is of all of them.  Version 1 knows no such word, and no old lives. */
+	if (c->wire.version < 2)
+		req.old_boot = c->boot;
+	return req;
+}
+
+void pfx_quiesce(struct pfx_client *c)
+{
+	if (c->leases.n_lost || !c->n_left_behind)
+		return;
+	c->quiesce_due = true;
+	pfx_orphans_flush(c);
+}
+
+/* QUIESCED, and RELEASE of every orphan, go out in front; replies are skipped like late ones. */
 static int append_orphans(struct pfx_client *c)
 {
+	if (c->quiesce_due && c->connected) {
+		struct proto_quiesced_req req = pfx_quiesced_req(c);
+		int r = append(c, PROTO_OP_QUIESCED, ++c->seq, &req);
+
+		if (r)
+			return r;
+		c->quiesce_due = false;
+		c->n_left_behind = 0;
+	}
 	while (c->n_orphans) {
 		struct proto_release_req req = { .op_id = pfx_op_id(c),
 						 .lease = c->orphans[c->n_orphans - 1] };

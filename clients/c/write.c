@@ -50,7 +50,7 @@ int pfx_reserve(pfx_namespace *ns, uint64_t lease, uint32_t n, uint32_t deadline
 	}
 	out.n = rep.n;
 	out.first = rep.first;
-	out.reuse = pfx_reuse(c, rep.reuse);
+	out.reuse = pfx_reuse(ns, rep.reuse);
 	out.runs = c->runs;
 	out.n_runs = c->n_runs;
 	pfx_struct_out(ret, &out, sizeof(out));
@@ -86,7 +86,7 @@ static int commit_part(struct pfx_namespace *ns, uint64_t wire, uint32_t n,
 	r = pfx_runs_append(c, rep.runs);
 	out->n_stored += rep.n_stored;
 	out->n_duplicate += rep.n_duplicate;
-	out->reuse = pfx_reuse(c, rep.reuse);
+	out->reuse = pfx_reuse(ns, rep.reuse);
 	return r;
 }
 
@@ -152,14 +152,20 @@ int pfx_release(pfx_namespace *ns, uint64_t lease, uint32_t flags, uint32_t next
 	if (ret && !pfx_struct_ok(ret))
 		return pfx_fail(c, PFX_ARGUMENT, "ret's struct_size is missing");
 	r = pfx_lease_use(c, ns, lease, true, &l);
-	if (r)
+	if (r) {
+		/* What its connection took along is given back by word, when all is done with. */
+		if (pfx_lease_forget(c, lease))
+			pfx_quiesce(c);
 		return r;
+	}
 	req = (struct proto_release_req){ pfx_op_id(c), l->wire, flags, next_use_ms };
 	r = pfx_request(c, PROTO_OP_RELEASE, &req, &f);
 	l = pfx_lease_find(c, lease);
 	/* Gone with an answer, and also without one: the request is on its way, to be obeyed. */
 	if (l && (r == 0 || r == PFX_UNKNOWN_LEASE || r == PFX_REVOKED || c->in_doubt))
 		pfx_lease_remove(c, l);
+	if (r == PFX_LOST)
+		(void)pfx_lease_forget(c, lease); /* HELLO's reply tells that it is left */
 	if (r)
 		return pfx_lease_gone(c, r);
 	if (proto_release_rep_decode(f.body, f.h.len, &rep, &bad))

@@ -92,6 +92,19 @@ const char *cache_problem(const struct cache *c)
 	return c->problem;
 }
 
+/* Remembers the pool that the namespace has now.  Return: whether it is another one than before. */
+static bool note_pool(struct cache *c)
+{
+	pfx_namespace_info info = { .struct_size = sizeof(info) };
+	bool other;
+
+	if (pfx_namespace_get(c->ns, &info) != 0)
+		return false;
+	other = memcmp(c->pool, info.pool, sizeof(c->pool)) != 0;
+	memcpy(c->pool, info.pool, sizeof(c->pool));
+	return other;
+}
+
 static int open_namespace(struct cache *c)
 {
 	const struct kvstate_shape *s = c->shape;
@@ -123,6 +136,7 @@ static int open_namespace(struct cache *c)
 				   (r == PFX_GONE || r == PFX_DEADLINE ? AGAIN_US : REFUSED_US);
 		return r;
 	}
+	note_pool(c);
 	return cache_called(c, since, "OPEN", pfx_boot_id(c->client, c->boot));
 }
 
@@ -175,6 +189,13 @@ bool cache_tenant_holds(struct cache *c)
 		memcmp(boot, c->tenant_boot, sizeof(boot)) == 0);
 }
 
+static bool named(const struct cache *c)
+{
+	static const uint8_t nothing[16];
+
+	return memcmp(c->pool, nothing, sizeof(nothing)) != 0;
+}
+
 void cache_answered(struct cache *c)
 {
 	uint8_t boot[16];
@@ -182,13 +203,15 @@ void cache_answered(struct cache *c)
 
 	if (!c->lost || cache_called(c, since, "HELLO", pfx_boot_id(c->client, boot)) != 0)
 		return;
-	if (memcmp(boot, c->boot, sizeof(boot)) != 0) {
-		memcpy(c->boot, boot, sizeof(boot));
+	/* Between calls nothing here touches a slot, so what an earlier connection held may go at
+	 * once; what older requests know of it is checked for staleness whenever it is read. */
+	if (cache_called(c, since, "QUIESCED", pfx_quiesced(c->client, NULL)) != 0)
+		return;
+	c->lost = false;
+	/* A daemon that kept no memory, or cannot name it, has another pool in each life. */
+	if (note_pool(c) || (memcmp(boot, c->boot, sizeof(boot)) != 0 && !named(c)))
 		c->renew = true;
-		c->lost = false;
-	} else if (cache_called(c, since, "QUIESCED", pfx_quiesced(c->client, NULL)) == 0) {
-		c->lost = false;
-	}
+	memcpy(c->boot, boot, sizeof(boot));
 }
 
 /* One string of the options becomes the cache's own.  Return: false without memory. */

@@ -5,6 +5,7 @@
 #define LLAMA_CACHE_INTERNAL_H
 
 #include "clients/c/prefixd.h"
+#include "clients/c/prefixd_restart.h"
 #include "clients/llama/cache.h"
 #include "clients/llama/kvstate.h"
 
@@ -18,10 +19,11 @@ struct cache {
 	pfx_client *client;
 	pfx_namespace *ns;
 	uint64_t open_after_us;
-	uint8_t boot[16];
+	uint8_t boot[16]; /* the life in which the namespace was opened, and the pool's name then */
+	uint8_t pool[16];
 	uint8_t tenant_boot[16]; /* the life in which the tenant was last looked up */
 	bool lost;  /* a call found nobody: leases of an earlier session may be held still */
-	bool renew; /* the daemon is another one: the old one's pool is mapped still */
+	bool renew; /* the pool is another one: the old one is mapped still */
 	uint32_t n_open;
 	uint32_t n_late;         /* calls in a row that the daemon did not answer in time */
 	uint64_t quiet_until_us; /* it was late too often: it is not asked before */
@@ -58,7 +60,7 @@ int cache_ready(struct cache *c, uint32_t *ret_tenant);
  * been asked again in another, where the id can be another's.  False: what it gave is not ours.
  */
 bool cache_tenant_holds(struct cache *c);
-/* After a call that was answered: was there another connection, or another daemon before? */
+/* After a call that was answered: was there another connection, or another pool before? */
 void cache_answered(struct cache *c);
 
 #endif

@@ -388,14 +388,18 @@ START_TEST(revoked)
 	world_advance(&w, 1000000);
 	ck_assert_uint_eq(world_counters(&w).leases_revoked, 2);
 	ck_assert_uint_eq(slots_in(RADIX_SLOT_QUARANTINED), 3);
+	/* What it says before it knows cannot be about them. */
+	q.instance = a.c->instance;
+	q.old_boot = w.config.engine.boot;
+	ck_assert_int_eq(world_quiesced(a.c, &q, &quiet), PROTO_STATUS_OK);
+	ck_assert_uint_eq(quiet.n_slots, 0);
+	ck_assert_uint_eq(slots_in(RADIX_SLOT_QUARANTINED), 3);
 	ck_assert_int_eq(world_commit(a.c, &c, &done), PROTO_STATUS_REVOKED);
 	rel.lease = c.lease;
 	ck_assert_int_eq(world_release(a.c, &rel, &end), PROTO_STATUS_REVOKED);
 	rel.lease = reads.lease; /* held nothing: told once, then forgotten */
 	ck_assert_int_eq(world_release(a.c, &rel, &end), PROTO_STATUS_REVOKED);
 	ck_assert_int_eq(world_release(a.c, &rel, &end), PROTO_STATUS_UNKNOWN_LEASE);
-	q.instance = a.c->instance;
-	q.old_boot = w.config.engine.boot;
 	ck_assert_int_eq(world_quiesced(a.c, &q, &quiet), PROTO_STATUS_OK);
 	ck_assert_uint_eq(quiet.n_slots, 3);
 	ck_assert_uint_eq(slots_in(RADIX_SLOT_FREE), 64);

@@ -70,44 +70,81 @@ class Losing(WithDaemon):
         one.close()
         self.clean()
 
-    def test_a_connection_that_breaks_holds_nothing(self):
-        """The daemon keeps the leases of a process that lives: the store says that nobody reads them."""
+    def test_a_connection_that_breaks_holds_what_is_read_and_nothing_more(self):
+        """The daemon keeps the leases of a process that lives: the store says when nobody reads them."""
         keys = path("a", 4)
         self.store.insert(keys, 0, [block(k) for k in keys])
-        hit = self.store.lookup(keys)
-        self.assertEqual(self.daemon.ctl("pins", "--json")["total"], 1)
-        self.store._connections._all[0].client._link._socket.shutdown(socket.SHUT_RDWR)
+        hit, closed = self.store.lookup(keys), self.store.lookup(keys[:2])
+        self.assertEqual(self.pins(), 2)
+        self.cut(0)
+        closed.close()
         self.assertTrue(eventually(lambda: self.store.contains(keys) == [True] * 4))
-        self.assertTrue(eventually(lambda: self.daemon.ctl("pins", "--json")["total"] == 0))
-        self.assertFalse(hit.read(0, room()[0]), "its lease is gone, and the blocks with it")
+        # The daemon counts by connections: the closed one goes with the last that is open.
+        self.assertEqual(self.pins(), 2)
+        out = room()[0]
+        self.assertTrue(hit.read(3, out) and (out == block(keys[3])).all(), "it is held, and read on")
+        self.assertTrue(hit.still_right(0))
+        self.assertEqual(hit.insert([block(b"x")]), 0, "but its lease is gone")
+        hit.close()
+        self.assertTrue(eventually(lambda: self.pins() == 0))
         with self.store.lookup(keys) as again:
             self.assertEqual(again.n, 4)
         self.clean()
 
-    def test_a_connection_that_breaks_holds_nothing_though_that_is_first_said_in_vain(self):
+    def test_what_is_said_in_vain_is_said_again(self):
         keys = path("a", 4)
         self.store.insert(keys, 0, [block(k) for k in keys])
         hit = self.store.lookup(keys)
-        client = self.store._connections._all[0].client
-        asked, quiesced = [], client.quiesced
+        session = self.store._connections._all[0].client._session
+        self.cut(0)
+        self.assertEqual(self.store.contains(keys), [True] * 4)
+        sent, append = [], session._append
 
-        def late_once(**options):
-            asked.append(options)
-            if len(asked) == 1:
-                raise prefixd.PrefixdError(prefixd.Status.DEADLINE, "no answer before the deadline")
-            return quiesced(**options)
+        def lost_once(op, values):
+            sent.append(op)
+            if op == "QUIESCED" and sent.count(op) == 1:
+                self.cut(0)
+            return append(op, values)
 
-        client.quiesced = late_once
-        client._link._socket.shutdown(socket.SHUT_RDWR)
-        # The call that met the loss has its answer all the same.
-        self.assertEqual(self.store.contains(keys), [True] * 4)
-        self.assertEqual(self.daemon.ctl("pins", "--json")["total"], 1)
-        self.assertEqual(self.store.contains(keys), [True] * 4)
-        self.assertTrue(eventually(lambda: self.daemon.ctl("pins", "--json")["total"] == 0))
-        self.assertEqual(self.store.contains(keys), [True] * 4)
-        self.assertEqual(len(asked), 2)
-        self.assertFalse(hit.read(0, room()[0]))
+        session._append = lost_once
+        hit.close()  # says so, on a connection that has just ended
+        self.assertEqual(self.pins(), 1)
+        self.assertTrue(eventually(lambda: self.store.contains(keys) == [True] * 4 and self.pins() == 0))
+        self.assertEqual(sent.count("QUIESCED"), 2)
         self.clean()
+
+    def test_connections_that_nobody_needs_hold_nothing_either(self):
+        """All of them break at once, and afterwards one of them does all the work."""
+        keys = path("a", 4)
+        self.store.insert(keys, 0, [block(k) for k in keys])
+        conns = []
+        for _ in range(4):  # each of them has made a lookup
+            conns.append(self.store._connections.borrow(time.monotonic() + 5))
+        for conn in conns:
+            conn.give_up()
+        hits = []
+        for i in range(4):
+            for conn in conns[:i]:
+                conn.lock.acquire()
+            hits.append(self.store.lookup(keys))
+            for conn in conns[:i]:
+                conn.lock.release()
+        self.assertEqual([hit._conn for hit in hits], conns)
+        self.assertEqual(self.pins(), 4)
+        for i in range(4):
+            self.cut(i)
+        for hit in hits:
+            hit.close()
+        for _ in range(5):
+            self.assertEqual(self.store.contains(keys), [True] * 4)
+        self.assertTrue(eventually(lambda: self.pins() == 0), "one more is connected by each call")
+        self.clean()
+
+    def pins(self):
+        return self.daemon.ctl("pins", "--json")["total"]
+
+    def cut(self, i):
+        self.store._connections._all[i].client._link._socket.shutdown(socket.SHUT_RDWR)
 
     def test_a_daemon_that_hangs_costs_its_deadline_a_few_times(self):
         keys = path("a", 4)

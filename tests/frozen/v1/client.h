@@ -2,7 +2,7 @@
  * client.h - a client of version 1 of the protocol, as it was when that was the newest one.
  *
  * Frozen: see README.md of the folder above.  It shares no code with the project, so that it cannot
- * change with it.  A call returns the status of the reply, or V1_CLOSED or V1_WRONG; `why` then says
+ * change with it.  A call returns the status of the reply, V1_CLOSED or V1_WRONG; `why` then says
  * what was wrong.  Nothing here waits longer than 20 seconds.
  */
 #pragma once

@@ -3,8 +3,8 @@
  *
  *     test_v1 FRAMES [CASE]     cases: frames, worker, waits, neighbours, ends, kept
  *
- * FRAMES is frames.txt.  `kept` is about memory that outlives the daemon, which a client of version 1
- * does not know of and must meet without harm.
+ * FRAMES is frames.txt.  `kept` is about memory that outlives the daemon: a client of version 1
+ * knows nothing of it and must meet it without harm.
  */
 #include "tests/e2e/harness.h"
 #include "tests/frozen/v1/client.h"

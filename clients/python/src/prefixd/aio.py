@@ -177,6 +177,10 @@ class Client:
         call = self._begin(deadline)
         return await self._run(self._session.tenant(call, name))
 
+    async def orphans(self, *, deadline: Optional[float] = None) -> int:
+        call = self._begin(deadline)
+        return await self._run(self._session.orphans(call))
+
     async def quiesced(self, *, deadline: Optional[float] = None) -> v.QuiescedResult:
         call = self._begin(deadline)
         return await self._run(self._session.quiesced(call))
@@ -432,6 +436,7 @@ class Lease(calls.LeaseCore):
         trace: Optional[TracebackType],
     ) -> None:
         if self._ended:
+            self._done()
             return
         try:
             await self.release()

@@ -147,7 +147,7 @@ class BlockStore:
             conn.ns = conn.client.open(self.options, deadline=left(until))
         done = do(conn, conn.ns, until)
         self._gate.good()
-        conn.after_loss(until)
+        self._connections.revive(until)
         return done
 
     def _failed(self, what: str, error: BaseException) -> None:

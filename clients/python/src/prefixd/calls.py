@@ -25,7 +25,7 @@ from . import values as v
 from .core import READ, Call, Load, Lost, Opened, Session, Steps
 from .errors import PrefixdError, Status
 from .keys import NO_SLOTS, NO_TOKENS, Digests, Extra, Keys, Tokens, argument
-from .pool import Pool, reuse_of
+from .pool import Pool
 from .wire import DIGEST_MAX, HEADER_LEN, NO_ID, OPS
 
 PROMOTE, ISLAND, NO_TAIL, LEAD = 1, 2, 4, 8
@@ -128,12 +128,15 @@ class NamespaceCore:
 
     @property
     def life(self) -> int:
-        """Counts the client's connections: slots and reuse counters of another one mean nothing in this."""
+        """Counts the client's connections: leases of another one mean nothing in this."""
         return self._opened.life
 
     @property
     def pool(self) -> Pool:
-        """The pool of this life.  For the slots of a lease take the lease's, which cannot change under it."""
+        """The pool, another one after a restart of a daemon that did not keep it.
+
+        For the slots of a lease take the lease's, which cannot change under it.
+        """
         if self._opened.pool is None:
             raise PrefixdError(Status.WRONG_STATE, 'the namespace was opened with map="no"', "map")
         return self._opened.pool
@@ -240,12 +243,17 @@ class NamespaceCore:
         # Each reply speaks of the whole path so far, so the last one is right about its end.
         walk.reply = rep
 
+    def _reuse(self, counter: int) -> int:
+        # Without a mapping nobody can look whether a slot is stale, so then it does not matter.
+        pool = self._opened.pool
+        return counter if pool is None else pool.reuse(counter)
+
     def _result(self, walk: Walk, loading: bool) -> v.MatchResult:
         rep = walk.reply
         return v.MatchResult(
             walk.n_device, rep["n_host"], rep["n_redis"], rep["n_pending"], rep["tail_tokens"],
             rep["tail_slot"], rep["advice"], v.code(v.Reason, rep["reason"]), rep["load_us"],
-            rep["miss_token"], reuse_of(self._session.life, rep["reuse"]), rep["root"],
+            rep["miss_token"], self._reuse(rep["reuse"]), rep["root"],
             joined(walk.slots), loading,
         )
 
@@ -412,6 +420,7 @@ class LeaseCore:
     def _begun(self, walk: Walk, asked: Asked) -> None:
         self._wire = walk.lease
         self._life = self._session.life
+        self._session.held(self._wire)
         self._pool = self._ns._opened.pool
         self._ended = False
         self._doubtful = False
@@ -452,17 +461,23 @@ class LeaseCore:
 
     @property
     def ended(self) -> bool:
-        """Released, or its connection has ended: the blocks may go, unless this process reads them still."""
+        """Released, or its connection has ended.
+
+        In the second case its blocks stay until release(): what reads or writes them may go on.
+        """
         return self._ended or not self._alive()
 
     def _alive(self) -> bool:
         return self._session.connected and self._session.life == self._life
 
     def __del__(self) -> None:
-        if self._ended or os.getpid() != self._session.pid or not self._alive():
-            return
         # Nothing may be asked here, whatever is going on: the next request takes it along.
-        self._ended = True
+        if not hasattr(self, "_wire") or os.getpid() != self._session.pid:
+            return
+        ended = self._ended or not self._alive()
+        self._done()
+        if ended:
+            return
         self._session.orphan(self._wire, self._life)
         warnings.warn(f"{self!r} was not released", ResourceWarning, source=self)
 
@@ -472,6 +487,12 @@ class LeaseCore:
         return f"<{type(self).__name__} {self._wire:#x}: {self._n_path} blocks>"
 
     # ---- calls ----
+
+    def _done(self) -> None:
+        """Nothing of it is read or written any more: released, or as good as that."""
+        self._ended = True
+        if hasattr(self, "_wire"):
+            self._session.let_go(self._wire, self._life)
 
     def _use(self, release: bool = False) -> None:
         if self._ended:
@@ -486,7 +507,7 @@ class LeaseCore:
 
     def _failed(self, call: Call, error: BaseException, changed: bool) -> None:
         if isinstance(error, PrefixdError) and error.status == Status.UNKNOWN_LEASE:
-            self._ended = True
+            self._done()
         elif changed or call.doubt:
             self._doubtful = True
 
@@ -559,7 +580,7 @@ class LeaseCore:
         finally:
             self._load = None  # who computes does not wait: the daemon tells the load's end to nobody
         self._reserved += rep["n"]
-        return v.ReserveResult(rep["n"], rep["first"], slots, reuse_of(self._life, rep["reuse"]))
+        return v.ReserveResult(rep["n"], rep["first"], slots, self._ns._reuse(rep["reuse"]))
 
     def _slots_of(self, op: str, rep: Dict[str, Any], n: int) -> v.Slots:
         try:
@@ -596,7 +617,7 @@ class LeaseCore:
                 parts.append(self._slots_of("COMMIT", rep, part))
                 stored += rep["n_stored"]
                 duplicate += rep["n_duplicate"]
-                reuse = reuse_of(self._life, rep["reuse"])
+                reuse = self._ns._reuse(rep["reuse"])
                 done += part
                 if done == n:
                     break
@@ -655,7 +676,11 @@ class LeaseCore:
         return v.LoadResult(load.end["n"], v.code(v.Reason, load.end["reason"]))
 
     def _release(self, call: Call, over: bool, next_use: Optional[float]) -> Steps[v.ReleaseResult]:
-        self._use(release=True)
+        try:
+            self._use(release=True)
+        except PrefixdError:
+            self._done()  # of those that a lost connection took along this is the word that counts
+            raise
         values = {
             "op_id": self._session.op_id(),
             "lease": self._wire,
@@ -665,12 +690,13 @@ class LeaseCore:
         try:
             rep = yield from self._session.request(call, "RELEASE", values)
         except Lost:
+            self._done()
             raise (yield from self._gone(call)) from None
         except BaseException as error:
             # Without an answer the request is on its way, to be obeyed.
             known = isinstance(error, PrefixdError) and error.status in (Status.UNKNOWN_LEASE, Status.REVOKED)
             if known or call.doubt:
-                self._ended = True
+                self._done()
             raise
-        self._ended = True
+        self._done()
         return v.ReleaseResult(**rep)

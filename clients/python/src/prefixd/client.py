@@ -117,8 +117,16 @@ class Client:
         call = self._begin(deadline)
         return self._run(call, self._session.tenant(call, name))
 
+    def orphans(self, *, deadline: Optional[float] = None) -> int:
+        """Leases of this client's ended connections that the daemon holds still; 0: nothing is to be said."""
+        call = self._begin(deadline)
+        return self._run(call, self._session.orphans(call))
+
     def quiesced(self, *, deadline: Optional[float] = None) -> v.QuiescedResult:
-        """Says that this process' device no longer touches what earlier connections of this client held."""
+        """Says that nothing, no device either, touches any more what this client's ended connections held.
+
+        It says so by itself when the last lease of them was released, or collected.
+        """
         call = self._begin(deadline)
         return self._run(call, self._session.quiesced(call))
 
@@ -405,6 +413,7 @@ class Lease(calls.LeaseCore):
         trace: Optional[TracebackType],
     ) -> None:
         if self._ended:
+            self._done()
             return
         try:
             self.release()

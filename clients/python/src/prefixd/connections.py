@@ -94,9 +94,6 @@ class Connection:
         self.ns: Optional[Namespace] = None
         self.later: Deque[Tuple[Lease, bool, Optional[float]]] = deque()  # to be released by who uses it next
         self.hits: weakref.WeakSet[Hit] = weakref.WeakSet()
-        self._life = 0
-        self._boot = b""
-        self._owed = False  # the daemon has yet to hear that nobody reads what a lost connection held
 
     def give_up(self) -> None:
         """The end of a use: releases what was left to be released, then the lock.  Does not wait."""
@@ -110,10 +107,11 @@ class Connection:
     def release_later(self) -> None:
         """Sends the releases of all leases that were left here.  The lock is held.
 
-        Also of those that came in answers which were too late for their calls: with nothing more to ask,
-        they would hold their blocks.
+        Also of those that came in answers which were too late for their calls, and those that an ended
+        connection held: with nothing more to ask, they would hold their blocks.
         """
-        if not self.later and not self.client._session._orphans:
+        session = self.client._session
+        if not self.later and not session._orphans and not (session.connected and session.owes()):
             return
         while self.later:
             lease, over, next_use = self.later.popleft()
@@ -121,35 +119,13 @@ class Connection:
                 let_go(lease, over, next_use)
             except PrefixdError:
                 pass  # the connection has ended, and the lease with it
-        flush(self.client._session)
+        flush(session)
 
     def leave(self, lease: Lease, over: bool = False, next_use: Optional[float] = None) -> None:
         """Has a lease released: now, or by the thread that uses the connection at this moment."""
         self.later.append((lease, over, next_use))
         if self.lock.acquire(blocking=False):
             self.give_up()
-
-    def after_loss(self, until: float) -> None:
-        """Gives back the leases of a connection that broke while the daemon lived.
-
-        They would hold their blocks until this process ends, since the daemon cannot know that nobody reads
-        them any more.
-        """
-        ns = self.ns
-        if ns is None or (self._life == ns.life and not self._owed):
-            return
-        if self._life != ns.life:
-            # What an earlier loss left behind is owed still, unless the daemon is another one.
-            same = self._life and self._boot == self.client.boot
-            self._owed = bool(same)
-            self._life, self._boot = ns.life, self.client.boot
-        if not self._owed:
-            return
-        try:
-            self.client.quiesced(deadline=left(until))
-        except (PrefixdError, Late):
-            return  # what the call was made for is done; the next one says it again
-        self._owed = False
 
 
 class Connections:
@@ -202,6 +178,24 @@ class Connections:
         """Ends what borrow_to_wait() began, besides the connection's give_up()."""
         with self._lock:
             self._waiting -= 1
+
+    def revive(self, until: float) -> None:
+        """Connects one of those anew that broke and held blocks which nobody reads any more.
+
+        A restart of the daemon breaks all of them at once.  Those that nobody happens to need would hold
+        their blocks until the process ends, since the daemon cannot know that nobody reads them.
+        """
+        for conn in self._all:
+            session = conn.client._session
+            if session.connected or not session.owes() or not conn.lock.acquire(blocking=False):
+                continue
+            try:
+                conn.client.connect(deadline=left(until))
+            except (PrefixdError, Late):
+                pass  # what the call was made for is done; the next one tries again
+            finally:
+                conn.give_up()
+            return
 
     def _another(self) -> Optional[Connection]:
         """A new one, its lock held; None: there are as many as there may be."""

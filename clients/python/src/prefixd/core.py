@@ -8,8 +8,10 @@ What is guaranteed.  A call ends by its deadline.  It makes at most one attempt 
 the back-off of the last failed one runs, so that a daemon that is away costs next to nothing.  A reply
 that comes after its call gave up is skipped and what it gave is given back: leases are released with the
 next request, descriptors closed.  A reply that is not the protocol, or names another life of the daemon,
-ends the connection, and nothing of it is believed.  A "life" here is one successful HELLO: leases,
-namespace numbers and reuse counters of one mean nothing in the next.
+ends the connection, and nothing of it is believed.  A "life" here is one successful HELLO: leases and
+namespace numbers of one mean nothing in the next.  Pools go on where the daemon kept its memory, and so
+do the blocks of leases that a connection took along: they are given back, by QUIESCED with the next
+request, when the last of those leases was released or collected, and not before.
 """
 
 from __future__ import annotations
@@ -139,7 +141,6 @@ class Session:
         self.life = 0
         self.connected = False
         self.boot = wire.NO_ID
-        self.old_boot = wire.NO_ID
         self.tenants: Dict[str, int] = {}
         self.version = wire.VERSION_HELLO  # of all frames; HELLO's reply agrees on one
         self.max_frame = wire.MAX_FRAME
@@ -159,7 +160,11 @@ class Session:
         self._rx = bytearray()
         self._rx_max = wire.MAX_FRAME
         self._fds: Deque[int] = deque()
-        self._pools: Dict[Tuple[int, int, str], Pool] = {}
+        self._pools: List[Pool] = []  # mapped in this life
+        self._tags = 0
+        self._held: Set[int] = set()  # leases that callers have
+        self._lost: Set[Tuple[int, int]] = set()  # (life, lease) that connections took along from callers
+        self._left = 0  # leases of ended connections that the daemon holds, as far as is known
         self._prefix = os.urandom(8)
         self._ops = 0
         self._connecting = False
@@ -193,6 +198,8 @@ class Session:
 
     def _drop(self, why: Exception, end: bool) -> None:
         self.link.close(end)
+        if self.connected:
+            self._lose()
         for slot in self._slots.values():
             for frame in slot.frames:
                 frame.close()
@@ -208,9 +215,36 @@ class Session:
         self.version = wire.VERSION_HELLO
         self.stream = 0
         self._broken = why
-        if self.connected:
-            self.connected = False
-            self.old_boot = self.boot
+        self.connected = False
+
+    # ---- leases of ended connections ----
+
+    def held(self, lease: int) -> None:
+        """A caller has it from now on."""
+        self._held.add(lease)
+
+    def let_go(self, lease: int, life: int) -> None:
+        """The caller is done with it, whatever has become of it.  Any thread, in the middle of anything."""
+        if life == self.life:
+            self._held.discard(lease)
+        self._lost.discard((life, lease))
+
+    def _lose(self) -> None:
+        """The connection ends, and what it holds is left behind."""
+        held = list(self._held)
+        self._held.clear()
+        self._lost.update((self.life, lease) for lease in held)
+        # What is still on its way may be a lease too, or the release of one; the next HELLO tells.
+        under_way = bool(self._late) or any(not slot.answered for slot in self._slots.values())
+        self._left += len(held) + under_way
+
+    def owes(self) -> bool:
+        """Whether the daemon keeps something that nobody here reads any more, and does not know it."""
+        return self._left > 0 and not self._lost
+
+    def _quiesced_values(self) -> Dict[str, bytes]:
+        # Without a life it is of all of them; version 1 has no such word, nor memory of old lives.
+        return {"instance": self.instance, "old_boot": wire.NO_ID if self.version >= 2 else self.boot}
 
     # ---- what arrives ----
 
@@ -325,6 +359,9 @@ class Session:
         return seq, chunk
 
     def _post_orphans(self) -> None:
+        if self.owes():
+            self._late.add(self._append("QUIESCED", self._quiesced_values())[0])
+            self._left = 0
         while self._orphans:
             lease, life = self._orphans.popleft()
             if life == self.life:
@@ -463,7 +500,8 @@ class Session:
         self.boot = self._hello_boot
         self.connected = True
         self.life += 1
-        self._pools.clear()  # of the old life: who still looks into them keeps them
+        self._left = rep.get("n_orphans", len(self._lost))
+        self._pools.clear()  # who still looks into them keeps them
 
     def _connect(self, call: Call) -> Steps[None]:
         while True:
@@ -561,13 +599,19 @@ class Session:
             )
         return self.tenants[name]
 
+    def orphans(self, call: Call) -> Steps[int]:
+        yield from self.connect(call)
+        return 0 if self.owes() else self._left
+
     def quiesced(self, call: Call) -> Steps[QuiescedResult]:
         yield from self.connect(call)
-        old = self.old_boot if self.life > 1 else self.boot
+        lost = set(self._lost)
         try:
-            rep = yield from self.request(call, "QUIESCED", {"instance": self.instance, "old_boot": old})
+            rep = yield from self.request(call, "QUIESCED", self._quiesced_values())
         except Lost as why:
             raise PrefixdError(Status.GONE, str(why)) from None
+        self._lost -= lost
+        self._left = 0
         return QuiescedResult(rep["n_leases"], rep["n_slots"])
 
     def admin(self, call: Call, text: str) -> Steps[Dict[str, Any]]:
@@ -668,13 +712,30 @@ class Session:
             raise PrefixdError(Status.FORBIDDEN, 'this process may map the pool read-only: map="ro"', "map")
         if len(fds) < 2:
             raise PrefixdError(Status.UNSUPPORTED, 'no pool came with the reply: map="no"', "map")
-        key = rep["group"], rep["block_bytes"], ns.mapped
-        pool = self._pools.get(key)
-        if pool is None:
-            pool = self._pools[key] = Pool(rep, fds, self.life, ns.mapped == "rw")
-        elif (pool.length, pool.n_slots) != (rep["pool_len"], rep["n_slots"]):
-            raise self.bad_reply("OPEN", "pool_len")
+        writable, tag = ns.mapped == "rw", 0
+        for pool in self._mapped_before(rep, fds):
+            if (pool.length, pool.n_slots) != (rep["pool_len"], rep["n_slots"]):
+                raise self.bad_reply("OPEN", "pool_len")
+            tag = pool.tag
+            if pool.writable == writable:
+                break
+        else:
+            if not tag:
+                self._tags = tag = self._tags + 1
+            pool = Pool(rep, fds, tag, writable)
+        if pool not in self._pools:
+            self._pools.append(pool)
         return pool
+
+    def _mapped_before(self, rep: Dict[str, Any], fds: List[int]) -> List[Pool]:
+        """Mappings of that memory: of this life, and of earlier ones if it was kept."""
+        known = list(self._pools)
+        if rep.get("pool", wire.NO_ID) != wire.NO_ID:
+            known += [ns.pool for ns in list(self.namespaces) if ns.pool is not None]
+        try:
+            return [pool for pool in known if pool.is_of(rep, fds)]
+        except OSError as error:
+            raise PrefixdError(Status.PROTOCOL, f"a descriptor of no file: {error}", "n_pool_fds") from None
 
     def loading(self, slot: Slot, lease: int) -> Load:
         """The load that a request began: its EVENT will tell its end, or has told it already."""

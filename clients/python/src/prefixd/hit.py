@@ -1,7 +1,8 @@
 """Blocks that a lookup found, and how bytes come in and out of the pool.
 
 A block's bytes are handed out only if they were right when they had been read: the lease holds the block,
-and a restart of the daemon that became known meanwhile makes everything read from the old pool void.
+beyond the end of its connection and of the daemon too, and who reads looks afterwards whether its slot was
+given to others.  A daemon that comes back with another pool makes everything read from the old one void.
 """
 
 from __future__ import annotations
@@ -127,7 +128,8 @@ class Hit:
     def view(self, i: int) -> Optional[Bytes]:
         """Block i where it lies, as read-only bytes; right while the hit is open.  None: there is none.
 
-        Who computes from a view asks `still_right(i)` afterwards: the daemon may have restarted meanwhile.
+        Who computes from a view asks `still_right(i)` afterwards: the daemon may have come back without its
+        memory meanwhile.
         """
         try:
             slot = self._slot(i)
@@ -156,11 +158,11 @@ class Hit:
         return int(self.slots[i])
 
     def _right(self, slot: int) -> bool:
-        """Asked after reading: the lease still is the daemon's, and the slot was not given to others."""
+        """Asked after reading: the pool is the daemon's, and the slot was not given to others."""
         conn, pool = self._conn, self._pool
         if conn is None or conn.ns is None or pool is None or self._lease is None:
             return False
-        return conn.ns.life == pool.life and not pool.stale(slot, self._reuse)
+        return conn.ns._opened.pool is pool and not pool.stale(slot, self._reuse)
 
     def insert(self, blocks: Iterable[Source], *, deadline: Optional[float] = None) -> int:
         """Stores the blocks that follow the first `n`, on this lease; -> how many of them are stored now.

@@ -15,7 +15,6 @@ from .calls import PROMOTE, Asked, LeaseCore, NamespaceCore, Walk, check_owner
 from .core import Call, Frame, Lost, Session, Slot, Steps
 from .errors import PrefixdError
 from .keys import NO_TOKENS, Keys
-from .pool import reuse_of
 from .wire import NO_ID
 
 
@@ -146,7 +145,7 @@ def reserve_each(
             out.append(error)
             continue
         lease._reserved = 1
-        out.append(v.ReserveResult(1, answer["first"], slots, reuse_of(lease._life, answer["reuse"])))
+        out.append(v.ReserveResult(1, answer["first"], slots, lease._ns._reuse(answer["reuse"])))
     return out
 
 
@@ -169,7 +168,7 @@ def commit_each(call: Call, leases: Sequence[LeaseCore]) -> Steps[List[Union[v.C
         except PrefixdError as error:
             out.append(error)
             continue
-        reuse = reuse_of(lease._life, answer["reuse"])
+        reuse = lease._ns._reuse(answer["reuse"])
         out.append(v.CommitResult(answer["n_stored"], answer["n_duplicate"], slots, reuse))
     return out
 
@@ -214,6 +213,7 @@ def let_go(lease: LeaseCore, over: bool = False, next_use: Optional[float] = Non
     """
     session = lease._session
     if lease.ended:
+        lease._done()
         return
     values = {
         "op_id": session.op_id(),
@@ -221,7 +221,7 @@ def let_go(lease: LeaseCore, over: bool = False, next_use: Optional[float] = Non
         "flags": int(over) | (2 if next_use is not None else 0),
         "next_use_ms": 0 if next_use is None else min(max(int(next_use * 1e3), 0), 0xFFFFFFFF),
     }
-    lease._ended = True
+    lease._done()
     session._late.add(session._append("RELEASE", values)[0])
 
 

@@ -16,14 +16,16 @@ import numpy as np
 import numpy.typing as npt
 
 from .errors import PrefixdError, Status
+from .wire import NO_ID
 
-_REUSE_BITS = 48  # of a reuse counter: below them the daemon's, above them the life's
+_REUSE_BITS = 48  # of a reuse counter: below them the daemon's, above them which memory it is of
 _MASK = (1 << _REUSE_BITS) - 1
 
 
-def reuse_of(life: int, reuse: int) -> int:
-    """A reuse counter as callers see it: with the life that it belongs to."""
-    return life << _REUSE_BITS | (reuse & _MASK)
+def _file_of(fd: int) -> Tuple[int, int]:
+    """Which file a descriptor is of: no other has the same pair while somebody maps it."""
+    found = os.fstat(fd)
+    return found.st_dev, found.st_ino
 
 
 def _map(fd: int, length: int, writable: bool) -> mmap.mmap:
@@ -36,15 +38,17 @@ def _map(fd: int, length: int, writable: bool) -> mmap.mmap:
 
 
 class Pool:
-    """One mapped pool, of one life of the daemon.
+    """One mapped pool; the same object over all lives of the daemon that keep its memory.
 
     `array`: n_slots x block_bytes, uint8.  `pool[slot]`: one row of it.  Both are views: what is written
     there is what others read after commit().  Slots that no reservation of yours names are not yours to
     write.  The same pool may serve namespaces of one block size only.
     """
 
-    def __init__(self, reply: Dict[str, Any], fds: Sequence[int], life: int, writable: bool) -> None:
-        self.life = life
+    def __init__(self, reply: Dict[str, Any], fds: Sequence[int], tag: int, writable: bool) -> None:
+        self.tag = tag  # within its client: which memory it is
+        self.id: bytes = reply.get("pool", NO_ID)  # its name over lives; zeroes from daemons that give none
+        self.files = _file_of(fds[0]), _file_of(fds[-1])
         self.group: int = reply["group"]
         self.n_slots: int = reply["n_slots"]
         self.block_bytes: int = reply["block_bytes"]
@@ -61,6 +65,15 @@ class Pool:
             (self.n_slots, self.block_bytes), np.uint8, memory, 0, (self.slot_stride, 1)
         )
         self._generations: npt.NDArray[np.uint64] = np.frombuffer(generations, "<u8", self.n_slots)
+
+    def is_of(self, reply: Dict[str, Any], fds: Sequence[int]) -> bool:
+        """Whether an OPEN's reply brought that memory: neither name nor file is believed alone."""
+        files = _file_of(fds[0]), _file_of(fds[-1])
+        return self.id == reply.get("pool", NO_ID) and self.files == files
+
+    def reuse(self, counter: int) -> int:
+        """A reuse counter of the daemon's as callers see it: with the memory that it belongs to."""
+        return self.tag << _REUSE_BITS | (counter & _MASK)
 
     def __getitem__(self, slot: int) -> npt.NDArray[np.uint8]:
         if not 0 <= slot < self.n_slots:
@@ -101,9 +114,10 @@ class Pool:
         """Whether slots were reused after the answer that carried `reuse`, or that cannot be told.
 
         Ask after reading: what was read from a stale slot is not to be used.  Blocks that a lease holds
-        are never reused.
+        are never reused.  A restart of the daemon changes nothing about it where it kept the memory; of
+        another memory's slots it cannot be told.
         """
-        lost = reuse >> _REUSE_BITS != self.life
+        lost = reuse >> _REUSE_BITS != self.tag
         if isinstance(slot, np.ndarray):
             outside = (slot < 0) | (slot >= self.n_slots)
             newer = self._generations[np.where(outside, 0, slot)] > (reuse & _MASK)

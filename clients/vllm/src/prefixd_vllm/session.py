@@ -176,11 +176,9 @@ class Link:
         self._wake.wait_for(lambda: self._closed or self._wanted is not wanted, seconds)
 
     def _open(self, client: Any, wanted: Sequence[Any]) -> Session:
+        # What an earlier connection held is given back when its leases are released: a save may be in the
+        # middle of writing to one, and would go on in slots that are others' by then.
         client.connect(deadline=RETRY)
-        try:
-            client.quiesced()  # nothing reads any more what earlier connections of this client held
-        except PrefixdError:
-            pass
         map = self._map
         try:
             spaces = [client.open(options, map=map, deadline=OPEN_DEADLINE) for options in wanted]

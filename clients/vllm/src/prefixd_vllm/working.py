@@ -19,7 +19,6 @@ from typing import Any, Dict, Iterable, List, Optional, Set, Tuple
 
 import numpy as np
 from prefixd.errors import PrefixdError, Status
-from prefixd.pool import reuse_of
 
 from .layout import Pages
 from .meta import Load, Meta
@@ -202,7 +201,7 @@ class WorkerSide:
         if max(slots) >= pool.n_slots or min(slots) < 0 or max(job.blocks) >= self._pages.n_blocks:
             raise ValueError("a slot or block that does not exist")
         self._pages.load(pool.array, slots, job.blocks)
-        stale = pool.stale(np.asarray(slots), reuse_of(pool.life, job.reuse[self._rank]))
+        stale = pool.stale(np.asarray(slots), pool.reuse(job.reuse[self._rank]))
         return {block for block, old in zip(job.blocks, stale) if old}
 
     def _session_of(self, boot: bytes) -> Optional[Session]:
