@@ -166,6 +166,7 @@ void prefixd_lease_begin(struct prefixd_engine *e, struct prefixd_lease *l,
 			 struct prefixd_session *s, struct prefixd_root *root)
 {
 	l->state = PREFIXD_LEASE_ACTIVE;
+	l->told = false;
 	l->id = e->next_serial++ << PREFIXD_LEASE_IDX_BITS | l->idx;
 	l->session = s;
 	l->root = root;
@@ -196,6 +197,7 @@ struct prefixd_lease *prefixd_lease_any_of(struct prefixd_engine *e, struct pref
 		return NULL;
 	}
 	if (l->state == PREFIXD_LEASE_REVOKED) {
+		l->told = true;
 		prefixd_refuse(e, rq, PROTO_STATUS_REVOKED, "lease",
 			       "the lease grew older than allowed and was taken back; say QUIESCED "
 			       "when the device is done with its slots, and MATCH again");

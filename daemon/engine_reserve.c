@@ -123,10 +123,11 @@ void prefixd_reserve_end(struct prefixd_engine *e, struct prefixd_lease *l,
 		prefixd_refuse(e, &rq, PROTO_STATUS_UNKNOWN_LEASE, "lease",
 			       "the lease was released while this RESERVE waited; nothing was "
 			       "reserved");
-	else if (how == PREFIXD_END_REVOKED)
-		prefixd_refuse(e, &rq, PROTO_STATUS_REVOKED, "lease",
-			       "the lease was taken back while this RESERVE waited; nothing was "
-			       "reserved");
+	if (how != PREFIXD_END_REVOKED)
+		return;
+	l->told = true;
+	prefixd_refuse(e, &rq, PROTO_STATUS_REVOKED, "lease",
+		       "the lease was taken back while this RESERVE waited; nothing was reserved");
 }
 
 static bool serve(struct prefixd_engine *e, struct prefixd_waiter *w, uint32_t n_free, bool last)

@@ -362,7 +362,8 @@ static void quiesce_revoked(struct prefixd_engine *e, struct prefixd_session *s,
 	radix_list_foreach_safe(it, tmp, &s->leases) {
 		struct prefixd_lease *l = radix_list_entry(it, struct prefixd_lease, link);
 
-		if (l->state == PREFIXD_LEASE_REVOKED)
+		/* A worker that does not know may still write. */
+		if (l->state == PREFIXD_LEASE_REVOKED && l->told)
 			rep->n_slots += prefixd_lease_unquarantine(e, l);
 	}
 }

@@ -116,6 +116,7 @@ void random_lease_over(struct run *r, struct session *s, struct lease *l, enum r
 		r->kept[r->n_kept].due_ns = keep == RANDOM_REVOKED
 						    ? UINT64_MAX
 						    : r->w.now_ns + r->config.grace_ns;
+		r->kept[r->n_kept].lease = l->id;
 		r->kept[r->n_kept].pid = s->c->peer.pid;
 		r->kept[r->n_kept].session = (uint32_t)(s - r->sessions);
 		r->kept[r->n_kept++].n = n;
@@ -241,10 +242,7 @@ static void quiesce(struct run *r, uint32_t i)
 		}
 		n_slots += random_revoked_slots(r, &r->sessions[k]);
 	}
-	n_slots += random_revoked_slots(r, s);
-	revoked_over(r, s, RANDOM_FREE);
-	for (uint32_t j = 0; j < N_LEASES; j++)
-		s->leases[j].revoked = false; /* forgotten, whether it was told or not */
+	n_slots += random_quiesce(r, s);
 	n_slots += expire_kept(r, pid_of(i));
 	world_check(&r->w, world_quiesced(s->c, &q, &rep) == PROTO_STATUS_OK);
 	world_check(&r->w, rep.n_leases == n_leases && rep.n_slots == n_slots);

@@ -43,6 +43,31 @@ uint32_t random_revoked_slots(const struct run *r, const struct session *s)
 	return n;
 }
 
+static bool heard_of(const struct session *s, uint64_t lease)
+{
+	for (uint32_t i = 0; i < N_LEASES; i++)
+		if (s->leases[i].revoked && s->leases[i].id == lease)
+			return false;
+	return true;
+}
+
+uint32_t random_quiesce(struct run *r, const struct session *s)
+{
+	uint32_t n = 0;
+
+	for (uint32_t i = 0; i < r->n_kept;) {
+		if (r->kept[i].due_ns != UINT64_MAX || &r->sessions[r->kept[i].session] != s ||
+		    !heard_of(s, r->kept[i].lease)) {
+			i++;
+			continue;
+		}
+		n += r->kept[i].n;
+		r->kept[i] = r->kept[--r->n_kept];
+	}
+	r->m.n_taken -= n;
+	return n;
+}
+
 static void revoke(struct run *r, struct session *s, struct lease *l)
 {
 	bool holds = false;

@@ -52,6 +52,7 @@ struct run {
 	struct session sessions[N_SESSIONS];
 	struct {
 		uint64_t due_ns; /* UINT64_MAX: of a lease that was taken back */
+		uint64_t lease;
 		uint32_t n, pid, session;
 	} kept[4096]; /* slots of processes that ended, or may still write them */
 	uint32_t n_kept;
@@ -78,6 +79,8 @@ void random_pass(struct run *r, uint64_t ns);
 void random_hear_of(struct run *r, struct session *s, struct lease *l);
 /* Slots that wait for the end of this session or for its QUIESCED. */
 uint32_t random_revoked_slots(const struct run *r, const struct session *s);
+/* QUIESCED: those of leases that the worker heard of are free; returns how many. */
+uint32_t random_quiesce(struct run *r, const struct session *s);
 
 /* ---- random_flight.c: who computes, who waits ---- */
 

@@ -175,6 +175,8 @@ START_TEST(revoked_reservations_wait)
 {
 	struct scene_place a, b;
 	struct proto_match_rep m;
+	struct proto_release_req rel = { 0 };
+	struct proto_release_rep end;
 	uint64_t theirs;
 
 	config->engine.limits.lease_max_age_ns = SECOND;
@@ -182,6 +184,7 @@ START_TEST(revoked_reservations_wait)
 	a = fencing_copier(100);
 	b = fencing_worker(101);
 	m = fencing_match(&a, 1000, SLOTS);
+	rel.lease = m.lease;
 	ck_assert_uint_eq(fencing_reserve(&a, m.lease, SLOTS, NULL), SLOTS);
 	if (_i % 2)
 		world_eof(a.c);
@@ -192,8 +195,12 @@ START_TEST(revoked_reservations_wait)
 	if (_i < 2) {
 		world_gone(a.c);
 	} else {
-		if (_i % 2)
+		if (_i % 2) {
 			a = fencing_worker(100);
+		} else { /* what it says before it is told is not about them */
+			ck_assert_uint_eq(fencing_quiesced(&a).n_slots, 0);
+			ck_assert_int_eq(world_release(a.c, &rel, &end), PROTO_STATUS_REVOKED);
+		}
 		ck_assert_uint_eq(fencing_quiesced(&a).n_slots, SLOTS);
 	}
 	ck_assert_uint_eq(fencing_slots(RADIX_SLOT_QUARANTINED), 0);
