@@ -357,6 +357,7 @@ void sim_match(struct sim *s, struct sim_session *se)
 	m.keys = keys_of(l, 0, l->given, keys);
 	m.tail = tail_of(s, l);
 	m.n_tokens = l->n_tokens = l->given * UNIVERSE_BT + m.tail.n / 4;
+	s->evicts = m.flags & PROTO_MATCH_PROMOTE;
 	status = world_match(se->c, &m, &rep);
 	if (sim_over(s, se, NULL, status))
 		return;
@@ -400,7 +401,8 @@ void sim_extend(struct sim *s, struct sim_session *se, struct sim_lease *l)
 	}
 	m.flags = match_flags(s);
 	m.deadline_us = sim_chance(s, 300) ? 1 + sim_below(s, 500) : 0;
-	l->waiting = 0; /* it looks for itself */
+	l->waiting = 0;                               /* it looks for itself */
+	sim_claims_end(s, se->proc, s->life, ~l->id); /* the donor is let go of */
 	status = world_extend(se->c, &m, &rep);
 	if (sim_over(s, se, l, status))
 		return;
@@ -539,6 +541,7 @@ void sim_commit(struct sim *s, struct sim_session *se, struct sim_lease *l)
 	m.tail_tokens = l->tail_offer ? sim_below(s, l->tail_offer + 1) : 0;
 	l->tail_offer = 0;
 	commit_sent(s, se, l, m.n);
+	s->evicts = false;
 	status = world_commit(se->c, &m, &rep);
 	if (sim_over(s, se, l, status))
 		return;
@@ -596,6 +599,7 @@ void sim_probe(struct sim *s, struct sim_session *se)
 	m.salt = world_text(universe_roots[l.p.root].salt);
 	m.keys = keys_of(&l, 0, l.given, keys);
 	m.n_tokens = l.given * UNIVERSE_BT;
+	s->evicts = false;
 	status = world_probe(se->c, &m, &rep);
 	if (sim_over(s, se, NULL, status))
 		return;

@@ -47,6 +47,8 @@ static void add(struct sim_result *sum, const struct sim_result *x)
 #define X(name, help) sum->name += x->name;
 	SIM_COUNTS(X)
 #undef X
+	for (uint32_t i = 0; i < SIM_POINTS && x->points[i].n; i++)
+		sim_point_add(sum, x->points[i].name, x->points[i].n);
 }
 
 static void run(const struct options *o, uint64_t seed, bool record, struct sim_result *ret)
@@ -104,6 +106,11 @@ static void say(const struct sim_result *x, uint64_t n, double seconds)
 	SIM_COUNTS(X)
 #undef X
 	printf("\n");
+	for (uint32_t i = 0; i < SIM_POINTS && x->points[i].n; i++)
+		printf("%s %s %" PRIu64, i ? "," : "sim: killed at", x->points[i].name,
+		       x->points[i].n);
+	if (x->points[0].n)
+		printf("\n");
 	if (x->ideal)
 		printf("sim: hits are %.1f %% of those of a cache of the same size without faults "
 		       "(%.1f %% and %.1f %% of the blocks asked for)\n",

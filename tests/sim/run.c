@@ -14,6 +14,18 @@ uint64_t sim_at(void)
 	return sim.op;
 }
 
+void sim_point_add(struct sim_result *r, const char *name, uint64_t n)
+{
+	struct sim_point *p = r->points;
+
+	while (p < r->points + SIM_POINTS && p->n && strcmp(p->name, name) != 0)
+		p++;
+	if (p == r->points + SIM_POINTS)
+		return;
+	strncpy(p->name, name, sizeof(p->name) - 1);
+	p->n += n;
+}
+
 /* ---- what happens around the workers --------------------------------------------------------- */
 
 /* Redis, the link to it and host memory have a life of their own; mostly they are well. */
@@ -193,18 +205,35 @@ static void something(struct sim *s, uint32_t si)
 		work(s, si);
 }
 
-/* The daemon stops somewhere within what happens next; if it passes no crash point, after that. */
+/*
+ * The daemon stops somewhere within what happens next: within one operation, so that what it may
+ * have taken along is known, or later.  If it passes no crash point until then, it stops after that.
+ */
 static void crash_in(struct sim *s, uint32_t si)
 {
+	uint32_t n = sim_chance(s, 500) ? 1 : 60;
+
 	sim_audit_take(s);
-	world_life_kill_at(&s->w, 1 + sim_below(s, 30));
-	something(s, si);
+	world_life_kill_at(&s->w, 1 + sim_below(s, n == 1 ? 8 : 100));
+	s->may_lose = n > 1 || s->draining;
+	while (n-- && s->w.engine) {
+		s->evicts = true;
+		something(s, si);
+		if (s->w.engine)
+			sim_hear(s);
+		si = sim_below(s, SIM_SESSIONS);
+	}
 	world_life_kill_at(&s->w, 0);
-	if (s->w.engine)
+	s->may_lose |= s->evicts;
+	s->may_gain = true;
+	if (s->w.engine) {
 		world_life_kill(&s->w);
+		s->result->daemon_kills++;
+	} else {
+		sim_point_add(s->result, s->w.life.point, 1);
+		s->result->crash_kills++;
+	}
 	sim_daemon_gone(s);
-	s->may_lose = true;
-	s->result->crash_kills++;
 }
 
 /* Most ends of the daemon are SIGKILL; some are what an operator does. */
@@ -244,13 +273,15 @@ static void while_down(struct sim *s, uint32_t si)
 static void one_op(struct sim *s)
 {
 	uint32_t si = sim_below(s, SIM_SESSIONS);
+	/* What is made once, at the beginning, is to be cut short too. */
+	uint32_t kills = s->op < 30 ? 5 * s->nature.kills_permille : s->nature.kills_permille;
 
 	s->op_began_ns = s->w.now_ns;
 	if (s->draining && s->op >= s->drained) {
 		sim_daemon_stop(s, 1000000);
 	} else if (s->down) {
 		while_down(s, si);
-	} else if (sim_chance(s, s->nature.kills_permille)) {
+	} else if (sim_chance(s, kills)) {
 		if (s->config.one_life || sim_chance(s, 500)) {
 			sim_kill(s, s->sessions[si].proc);
 			s->result->worker_kills++;

@@ -48,11 +48,20 @@ struct sim_config {
 	X(waits, "waits that ended")                                                             \
 	X(loads, "loads that ended")
 
+#define SIM_POINTS 64
+
 struct sim_result {
 #define X(name, help) uint64_t name;
 	SIM_COUNTS(X)
 #undef X
+	struct sim_point {
+		char name[32];
+		uint64_t n;
+	} points[SIM_POINTS]; /* where daemons were killed within a step */
 };
+
+/* So many more were killed there. */
+void sim_point_add(struct sim_result *r, const char *name, uint64_t n);
 
 /* Runs it; returns only if nothing was wrong.  *ret is brought up to date as it goes. */
 void sim_run(const struct sim_config *config, struct sim_result *ret);

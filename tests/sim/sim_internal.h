@@ -101,7 +101,9 @@ struct sim {
 	struct ideal ideal;
 	struct sim_known *known;
 	uint32_t n_known, known_cap;
-	bool may_lose;   /* the last end came within a step, or while blocks moved on */
+	bool evicts;     /* what is being done may evict blocks */
+	bool may_lose;   /* blocks may have gone between the audit and the end */
+	bool may_gain;   /* or come */
 	bool redis_lost; /* the next life knows nothing of Redis */
 	uint32_t n_gone; /* in the last audit */
 	uint8_t digests[UNIVERSE_NS][32];

@@ -90,6 +90,7 @@ void sim_wait(struct sim *s, struct sim_session *se, struct sim_lease *l)
 	if (l->n_res || l->reserving)
 		return;
 	l->waiting = 0;
+	s->evicts = false;
 	status = world_wait(se->c, &m, &rep);
 	if (sim_over(s, se, l, status))
 		return;

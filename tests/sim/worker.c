@@ -101,6 +101,7 @@ void sim_connect(struct sim *s, struct sim_session *se)
 	int status;
 
 	memset(se->leases, 0, sizeof(se->leases));
+	s->evicts = false;
 	se->c = world_connect_as(&s->w, &p->peer, &p->instance);
 	req = world_hello_req(se->c);
 	req.flags = p->copies ? PROTO_HELLO_COPIES : 0;
@@ -146,15 +147,6 @@ void sim_close(struct sim *s, struct sim_session *se)
 	sim_session_over(s, se);
 }
 
-/* A worker that does not know yet which of its leases were taken back is not in mid-step. */
-static bool in_step(const struct sim *s, const struct sim_session *se)
-{
-	for (uint32_t i = 0; i < SIM_LEASES; i++)
-		if (se->leases[i].used && (se->leases[i].n_res || se->leases[i].reserving))
-			return s->nature.max_age_ns > 0;
-	return false;
-}
-
 void sim_quiesce(struct sim *s, struct sim_session *se, uint32_t life)
 {
 	struct sim_proc *p = sim_proc_of(s, se);
@@ -163,8 +155,6 @@ void sim_quiesce(struct sim *s, struct sim_session *se, uint32_t life)
 	uint32_t me = sim_session_idx(s, se);
 	int status;
 
-	if (life == s->life && in_step(s, se))
-		return;
 	/* It is said now: whether it is heard is not the worker's concern. */
 	for (uint32_t i = 0; i < p->claims.n;) {
 		const struct sim_claim *c = &p->claims.v[i];
