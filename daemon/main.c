@@ -14,7 +14,6 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #define END_SECONDS 10
@@ -66,14 +65,13 @@ static void end_within(unsigned seconds, int code)
 		alarm(seconds);
 }
 
-/* Out of the environment, so that nobody else takes it for his.  Kept for the program's life. */
-static const char *env_take(const char *name)
+/* Out of the environment, so that nobody else takes it for his. */
+static void env_take(const char *name, char *out, size_t out_len)
 {
 	const char *text = getenv(name);
-	const char *copy = text ? strdup(text) : NULL;
 
+	snprintf(out, out_len, "%s", text ? text : "");
 	(void)unsetenv(name); /* a literal; cannot fail */
-	return copy;
 }
 
 int main(int argc, char **argv)
@@ -81,13 +79,13 @@ int main(int argc, char **argv)
 	struct prefixd_server *server = NULL;
 	struct prefixd_options *options = NULL;
 	char why[PREFIXD_WHY_LEN];
-	const char *kept;
+	char kept[1024];
 	int r;
 
 	if (!standard_descriptors())
 		return PREFIXD_EXIT_FAILED;
 	prefixd_inherit_read();
-	kept = env_take(PREFIXD_CHECK_KEPT);
+	env_take(PREFIXD_CHECK_KEPT, kept, sizeof(kept));
 	r = prefixd_options_load(&options, argc, argv, environ, why, sizeof(why));
 	if (r < 0) {
 		prefixd_error("%s", why);
@@ -109,7 +107,8 @@ int main(int argc, char **argv)
 		if (options->unknown_env[0])
 			prefixd_warn("%s in the environment means nothing to prefixd",
 				     options->unknown_env);
-		if (prefixd_restore_check(options, kept, why, sizeof(why)) < 0) {
+		r = prefixd_restore_check(options, kept, why, sizeof(why));
+		if (r < 0) {
 			prefixd_error("what is kept cannot be taken over: %s", why);
 			return PREFIXD_EXIT_FAILED;
 		}
