@@ -177,7 +177,7 @@ radix_nodiscard int radix_split(struct radix_index *ix, uint32_t node, uint32_t 
 bool radix_merge(struct radix_index *ix, uint32_t node);
 /* Hang an edge below b (newest first); it must have its first block. */
 void radix_child_hang(struct radix_index *ix, uint32_t node, uint32_t parent, uint32_t root);
-/* The same, and the queues know. */
+/* The same, and the map of children and the queues know. */
 void radix_child_link(struct radix_index *ix, uint32_t node, uint32_t parent, uint32_t root);
 void radix_child_unlink(struct radix_index *ix, uint32_t node);
 void radix_island_link(struct radix_index *ix, uint32_t node);

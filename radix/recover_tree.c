@@ -215,20 +215,40 @@ static int edge_add(struct radix_recovery *rc, uint32_t from, uint32_t to)
 	return 0;
 }
 
+/* Every look into a large map is a miss: send for the places ahead. */
+static void children_put(struct radix_index *ix)
+{
+	uint32_t n = ix->nodes.n_used;
+
+	for (uint32_t i = 0; i < n; i++) {
+		if (i + AHEAD < n) {
+			uint64_t address = radix_node(ix, i + AHEAD)->address;
+
+			__builtin_prefetch(
+				&ix->children.slots[radix_map_home(&ix->children, address)], 1);
+		}
+		radix_map_put(&ix->children, radix_node(ix, i)->address, i);
+		radix_leaf_queue(ix, i);
+	}
+}
+
 static int digests_add(struct radix_recovery *rc)
 {
 	struct radix_index *ix = rc->ix;
+	uint64_t hash[AHEAD];
 
 	if (!ix->digests.slots)
 		return 0;
-	for (uint32_t k = 0; k < rc->n_order; k++) {
-		uint32_t entry = rc->order[k];
-
-		if (!radix_r_digest(rc, entry))
+	if (radix_map_reserve(&ix->digests, rc->n_order) < 0)
+		return -ENOMEM;
+	for (uint32_t k = 0; k < rc->n_order + AHEAD; k++) {
+		if (k >= AHEAD && radix_r_digest(rc, rc->order[k - AHEAD]))
+			radix_map_put(&ix->digests, hash[k % AHEAD], rc->order[k - AHEAD]);
+		if (k >= rc->n_order || !radix_r_digest(rc, rc->order[k]))
 			continue;
-		if (radix_map_grow(&ix->digests) < 0)
-			return -ENOMEM;
-		radix_map_put(&ix->digests, radix_digest_hash(ix, entry), entry);
+		hash[k % AHEAD] = radix_digest_hash(ix, rc->order[k]);
+		__builtin_prefetch(
+			&ix->digests.slots[radix_map_home(&ix->digests, hash[k % AHEAD])], 1);
 	}
 	return 0;
 }
@@ -246,8 +266,7 @@ int radix_r_tree(struct radix_recovery *rc)
 	}
 	if (radix_low_reserve(ix) < 0)
 		return -ENOMEM;
-	for (uint32_t i = 0; i < ix->nodes.n_used; i++)
-		radix_leaf_queue(ix, i);
+	children_put(ix);
 	return digests_add(rc);
 }
 

@@ -3,8 +3,6 @@
 #include "radix/crash.h"
 #include "radix/hash.h"
 
-#define SLOT_WORD 0x8a5cd789635d2dffu
-
 static uint32_t words_for(uint32_t bits)
 {
 	return (uint32_t)(((uint64_t)bits + 63) / 64);
@@ -130,13 +128,6 @@ void radix_slots_deinit(struct radix_slots *s)
 	*s = (struct radix_slots){ 0 };
 }
 
-uint64_t radix_slot_word(uint32_t slot, enum radix_slot_state state, uint32_t owner)
-{
-	uint64_t h = radix_fold((uint64_t)owner << 32 | slot, SLOT_WORD + state);
-
-	return (uint64_t)owner << 32 | (h >> 32 & ~UINT64_C(7)) | state;
-}
-
 bool radix_slot_word_read(uint32_t slot, uint64_t word, enum radix_slot_state *ret_state,
 			  uint32_t *ret_owner)
 {
@@ -147,15 +138,6 @@ bool radix_slot_word_read(uint32_t slot, uint64_t word, enum radix_slot_state *r
 	*ret_state = state;
 	*ret_owner = owner;
 	return true;
-}
-
-void radix_slots_set(struct radix_slots *s, uint32_t slot, enum radix_slot_state state)
-{
-	s->count[s->state[slot]]--;
-	s->count[state]++;
-	s->state[slot] = (uint8_t)state;
-	if (s->kept)
-		radix_retract(&s->kept[slot], radix_slot_word(slot, state, s->owner[slot]));
 }
 
 uint32_t radix_slots_take(struct radix_slots *s, uint32_t owner)

@@ -55,7 +55,6 @@ void radix_slots_claim(struct radix_slots *s, uint32_t slot, uint32_t entry);
 /* What a word says.  False: it is damaged. */
 bool radix_slot_word_read(uint32_t slot, uint64_t word, enum radix_slot_state *ret_state,
 			  uint32_t *ret_owner);
-uint64_t radix_slot_word(uint32_t slot, enum radix_slot_state state, uint32_t owner);
 void radix_slots_deinit(struct radix_slots *s);
 /* Take one free slot: RESERVED for owner, new generation.  RADIX_NONE when none is free. */
 uint32_t radix_slots_take(struct radix_slots *s, uint32_t owner);
@@ -70,5 +69,21 @@ void radix_slots_read(struct radix_slots *s, uint32_t slot);
 void radix_slots_unread(struct radix_slots *s, uint32_t slot);
 /* Count readers from now on.  Return: 0, -ENOMEM. */
 radix_nodiscard int radix_slots_count_reads(struct radix_slots *s);
+static inline uint64_t radix_slot_word(uint32_t slot, enum radix_slot_state state, uint32_t owner)
+{
+	uint64_t word = (uint64_t)owner << 32 | slot;
+
+	word = (word ^ (state + 1) * 0x8a5cd789635d2dffu) * 0xaef17502108ef2d9u;
+	return (uint64_t)owner << 32 | (word >> 32 & ~UINT64_C(7)) | state;
+}
+
 /* After its owner. */
-void radix_slots_set(struct radix_slots *s, uint32_t slot, enum radix_slot_state state);
+static inline void radix_slots_set(struct radix_slots *s, uint32_t slot,
+				   enum radix_slot_state state)
+{
+	s->count[s->state[slot]]--;
+	s->count[state]++;
+	s->state[slot] = (uint8_t)state;
+	if (s->kept)
+		radix_retract(&s->kept[slot], radix_slot_word(slot, state, s->owner[slot]));
+}

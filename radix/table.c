@@ -58,17 +58,6 @@ uint64_t radix_table_checksum_check(const struct radix_table *t, uint32_t entry)
 	return radix_fold(radix_fold(h, half[0]), half[1]);
 }
 
-uint64_t radix_table_parent(const struct radix_table *t, uint32_t entry, uint32_t parent,
-			    bool island)
-{
-	uint64_t its = island ? RADIX_START_ISLAND : RADIX_START_PROMPT;
-
-	if (parent != RADIX_NONE)
-		its = t->v[parent].generation;
-	return radix_word(radix_word_base(entry, t->v[entry].generation), RADIX_WORD_PARENT, parent,
-			  its);
-}
-
 /* Number of an entry that is free, with the generation that it had; RADIX_NONE. */
 static uint32_t free_entry(struct radix_table *t, uint64_t *ret_generation)
 {
@@ -92,7 +81,7 @@ uint32_t radix_table_add(struct radix_table *t, const struct radix_entry_init *i
 {
 	uint64_t cell = radix_cells_take(&t->cells, key_len);
 	struct radix_entry *e;
-	uint64_t generation;
+	uint64_t generation, base;
 	uint32_t id;
 
 	if (cell == RADIX_CELL_NONE)
@@ -104,10 +93,12 @@ uint32_t radix_table_add(struct radix_table *t, const struct radix_entry_init *i
 	}
 	radix_crash_point("table_add_number");
 	e = &t->v[id];
+	base = radix_word_base(id, generation + 1);
 	e->generation = generation + 1;
-	e->parent = radix_table_parent(t, id, init->parent, init->island);
-	e->device = radix_table_device(t, id, init->slot, init->slot_generation);
-	e->host = radix_table_host(t, id, RADIX_NONE);
+	e->parent = radix_word(base, RADIX_WORD_PARENT, init->parent,
+			       radix_table_start(t, init->parent, init->island));
+	e->device = radix_word(base, RADIX_WORD_DEVICE, init->slot, init->slot_generation);
+	e->host = radix_word(base, RADIX_WORD_HOST, RADIX_NONE, 0);
 	e->key = cell;
 	e->last_use = init->tick;
 	e->state = RADIX_ENTRY_FREE;

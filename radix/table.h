@@ -146,9 +146,21 @@ static inline bool radix_entry_redis(const struct radix_entry *e)
 	return e->redis == RADIX_REDIS_YES;
 }
 
-/* What the words must be; parent RADIX_NONE: an island or a prompt begins. */
-uint64_t radix_table_parent(const struct radix_table *t, uint32_t entry, uint32_t parent,
-			    bool island);
+/* The generation that a parent's word is made with; RADIX_NONE: an island or a prompt begins. */
+static inline uint64_t radix_table_start(const struct radix_table *t, uint32_t parent, bool island)
+{
+	if (parent != RADIX_NONE)
+		return t->v[parent].generation;
+	return island ? RADIX_START_ISLAND : RADIX_START_PROMPT;
+}
+
+/* What the words must be. */
+static inline uint64_t radix_table_parent(const struct radix_table *t, uint32_t entry,
+					  uint32_t parent, bool island)
+{
+	return radix_word(radix_word_base(entry, t->v[entry].generation), RADIX_WORD_PARENT, parent,
+			  radix_table_start(t, parent, island));
+}
 static inline uint64_t radix_table_device(const struct radix_table *t, uint32_t entry,
 					  uint32_t slot, uint64_t slot_generation)
 {

@@ -80,12 +80,12 @@ void radix_child_hang(struct radix_index *ix, uint32_t node, uint32_t parent, ui
 		chain = radix_end_chain(ix, radix_node(ix, parent));
 	n->address = radix_chain_next(r, chain, radix_local(ix, r, radix_edge_key(n, r->g, 0)));
 	list_add(ix, node);
-	radix_map_put(&ix->children, n->address, node);
 }
 
 void radix_child_link(struct radix_index *ix, uint32_t node, uint32_t parent, uint32_t root)
 {
 	radix_child_hang(ix, node, parent, root);
+	radix_map_put(&ix->children, radix_node(ix, node)->address, node);
 	if (parent == RADIX_NODE_NONE)
 		return;
 	if (radix_has_tiers(ix))

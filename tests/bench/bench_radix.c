@@ -11,10 +11,12 @@
  *     cold     a prompt chosen at random out of all: what it needs is in memory, not in a cache
  *     warm     the same prompt again
  *     digests  16 bytes per block given by the caller instead of 64 bytes of tokens
+ *     recover  the same index out of a store that a dead process left
  *     tail     the last 20 of 512 blocks, from a place that a pin kept
  *
  * Exits with 1 when a cold match of 512 blocks takes more than 10 us.
  */
+#include "radix/recover.h"
 #include "radix/table.h"
 #include "tests/bench/flat.h"
 #include "tests/bench/workload.h"
@@ -23,7 +25,9 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 #include <time.h>
+#include <unistd.h>
 
 enum {
 	TOKENS = 64, /* bytes of a key: 16 tokens */
@@ -32,6 +36,14 @@ enum {
 	WARM = 15,
 	TAIL = 20,
 	SPARE = 64 * 512, /* slots kept free for the timed insertions */
+};
+
+/* A store in a file without a name, as the daemon's. */
+struct kept {
+	struct radix_store store;
+	uint64_t *generations;
+	size_t generations_len;
+	int fd;
 };
 
 struct world {
@@ -97,6 +109,11 @@ static int compare(const void *a, const void *b)
 	return x < y ? -1 : x > y;
 }
 
+static double least(double a, double b)
+{
+	return a < b ? a : b;
+}
+
 static double median(double *v, uint32_t n)
 {
 	qsort(v, n, sizeof(*v), compare);
@@ -157,22 +174,82 @@ static void store_branches(struct world *w)
 	free(path);
 }
 
-static void world_init(struct world *w, enum workload_kind kind, uint32_t key_len,
-		       uint32_t n_blocks, bool with_flat)
+static struct radix_index_config index_config(struct world *w)
 {
-	struct radix_index_config config = { .alloc = &w->arena.alloc, .secret = { 1, 2 } };
-	struct radix_root_config rc = {
+	return (struct radix_index_config){ .alloc = &w->arena.alloc,
+					    .n_slots = w->w.n_blocks + SPARE,
+					    .n_entries = w->w.n_blocks + SPARE,
+					    .secret = { 1, 2 } };
+}
+
+static struct radix_root_config root_config(uint32_t key_len)
+{
+	return (struct radix_root_config){
 		.mode = key_len == TOKENS ? RADIX_KEYS_TOKENS : RADIX_KEYS_DIGEST,
 		.key_len = key_len,
 		.block_tokens = 16,
 		.token_bytes = key_len == TOKENS ? TOKENS : 0,
 	};
+}
+
+static int kept_commit(struct radix_store *s, uint64_t len)
+{
+	const struct kept *k = s->ctx;
+
+	len = (len + (2u << 20) - 1) / (2u << 20) * (2u << 20);
+	if (len > s->len || ftruncate(k->fd, (off_t)len) < 0)
+		return -ENOMEM;
+	s->committed = len;
+	return 0;
+}
+
+static void kept_map(struct kept *k)
+{
+	k->store.base = mmap(NULL, k->store.len, PROT_READ | PROT_WRITE, MAP_SHARED, k->fd, 0);
+	if (k->store.base == MAP_FAILED)
+		die("no addresses for a store");
+	if (k->store.committed)
+		(void)madvise(k->store.base, k->store.committed, MADV_POPULATE_READ);
+}
+
+static void kept_init(struct kept *k, struct radix_index_config *config)
+{
+	*k = (struct kept){
+		.store = { .len = radix_store_len(config), .commit = kept_commit, .ctx = k },
+		.fd = memfd_create("bench", MFD_CLOEXEC)
+	};
+	if (k->fd < 0)
+		die("no file for a store");
+	k->store.len = (k->store.len + (2u << 20)) / (2u << 20) * (2u << 20);
+	k->generations = calloc(config->n_slots, sizeof(*k->generations));
+	if (!k->generations)
+		die("no memory");
+	kept_map(k);
+	config->store = &k->store;
+	config->generations = k->generations;
+}
+
+static void kept_deinit(struct kept *k)
+{
+	(void)munmap(k->store.base, k->store.len);
+	close(k->fd);
+	free(k->generations);
+}
+
+/* kept: where the index lies, or NULL. */
+static void world_init(struct world *w, enum workload_kind kind, uint32_t key_len,
+		       uint32_t n_blocks, bool with_flat, struct kept *kept)
+{
+	struct radix_root_config rc = root_config(key_len);
+	struct radix_index_config config;
 	struct radix_stats s;
 
 	*w = (struct world){ 0 };
 	workload_init(&w->w, kind, key_len, n_blocks);
 	bench_arena_init(&w->arena);
-	config.n_slots = config.n_entries = w->w.n_blocks + SPARE;
+	config = index_config(w);
+	if (kept)
+		kept_init(kept, &config);
 	if (radix_index_new(&w->ix, &config) || radix_root_new(w->ix, &rc, &w->root))
 		die("no memory for the index");
 	if (with_flat && flat_init(&w->flat, w->w.n_blocks + SPARE, key_len))
@@ -408,6 +485,61 @@ static void change_medians(struct world *w, struct change *ret)
 	ret->table = table_ns(w, 512);
 }
 
+/* ---- restarting ------------------------------------------------------------------------------ */
+
+/*
+ * Milliseconds of making the index anew of what a dead process left, the best of three; mapping it
+ * comes before.
+ */
+static double recover_ms(enum workload_kind kind, uint32_t key_len, uint32_t n_blocks,
+			 double *ret_map)
+{
+	double best = 1e9;
+	struct kept kept;
+	struct world w;
+
+	world_init(&w, kind, key_len, n_blocks, false, &kept);
+	*ret_map = best;
+	for (int i = 0; i < 3; i++) {
+		struct radix_recover_root root = { .root = w.root, .config = root_config(key_len) };
+		struct radix_recover_config recover = { .roots = &root, .n_roots = 1 };
+		struct radix_index_config config = index_config(&w);
+		struct radix_recovered r;
+		double start;
+
+		w.ix = radix_index_free(w.ix);
+		bench_arena_deinit(&w.arena);
+		bench_arena_init(&w.arena);
+		(void)munmap(kept.store.base, kept.store.len);
+		start = now_ns();
+		kept_map(&kept);
+		*ret_map = least(*ret_map, (now_ns() - start) / 1e6);
+		config.store = &kept.store;
+		config.generations = kept.generations;
+		start = now_ns();
+		if (radix_index_recover(&w.ix, &config, &recover, &r) || r.n_taken != w.w.n_blocks)
+			die("not all blocks were found again");
+		best = least(best, (now_ns() - start) / 1e6);
+	}
+	world_deinit(&w);
+	kept_deinit(&kept);
+	return best;
+}
+
+static void print_recovery(uint32_t n_blocks)
+{
+	static const enum workload_kind kinds[] = { WORK_CHAT, WORK_COMB };
+	double map;
+
+	printf("\nrecover, ms of %u entries:", n_blocks);
+	for (unsigned i = 0; i < radix_array_size(kinds); i++) {
+		double tokens = recover_ms(kinds[i], TOKENS, n_blocks, &map);
+
+		printf(" %s %.0f (mapping %.0f),", workload_name(kinds[i]), tokens, map);
+	}
+	printf(" chat by digests %.0f\n", recover_ms(WORK_CHAT, DIGEST, n_blocks, &map));
+}
+
 /* ---- the report ------------------------------------------------------------------------------ */
 
 struct result {
@@ -424,7 +556,7 @@ static void run_workload(enum workload_kind kind, uint32_t n_blocks, struct resu
 	struct radix_stats s;
 	struct world w;
 
-	world_init(&w, kind, TOKENS, n_blocks, true);
+	world_init(&w, kind, TOKENS, n_blocks, true, NULL);
 	match_medians(&w, r->cold, r->warm);
 	radix_index_stats(w.ix, &s);
 	r->bytes_per_block = (double)s.index_bytes / (double)s.n_blocks;
@@ -444,12 +576,12 @@ static void run_workload(enum workload_kind kind, uint32_t n_blocks, struct resu
 	}
 	change_medians(&w, &r->change);
 	world_deinit(&w);
-	world_init(&w, kind, DIGEST, n_blocks, false);
+	world_init(&w, kind, DIGEST, n_blocks, false, NULL);
 	match_medians(&w, cold, warm);
 	r->digest_cold = cold[INDEX];
 	r->digest_warm = warm[INDEX];
 	world_deinit(&w);
-	world_init(&w, kind, TOKENS, 100000, true);
+	world_init(&w, kind, TOKENS, 100000, true, NULL);
 	change_medians(&w, &r->small);
 	world_deinit(&w);
 }
@@ -514,6 +646,7 @@ int main(int argc, char **argv)
 		run_workload(k, n_blocks, &results[k]);
 	print_matches(results);
 	print_changes(results, n_blocks);
+	print_recovery(n_blocks);
 	good = results[WORK_8K].cold[INDEX] <= 10;
 	printf("\ngate: cold match of 512 blocks %.2f us, at most 10: %s\n",
 	       results[WORK_8K].cold[INDEX], good ? "ok" : "FAILED");
