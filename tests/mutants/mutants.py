@@ -34,6 +34,7 @@ WATCHERS = {
     'daemon/redis': (('redis',), ('fuzz',)),
     'daemon/keep': (('keep',), ()),  # a suite of tests/e2e
 }
+KEPT = tuple('daemon/' + name for name in ('holder', 'inherit', 'keep', 'pools', 'region', 'restore', 'upgrade'))
 SUITES = {'unit', 'fuzz', 'keep'}
 OPTIONS = ['-Doptimization=1', '-Ddebug=false', '-Dwerror=false']
 
@@ -57,7 +58,7 @@ class Patch:
     def folder_of(name):
         if name.startswith('daemon/redis'):
             return 'daemon/redis'
-        if name.startswith(('daemon/keep', 'daemon/holder')):
+        if name.startswith(KEPT):
             return 'daemon/keep'
         return name.split('/')[0]
 
