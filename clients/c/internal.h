@@ -108,6 +108,7 @@ struct pfx_lease {
 	uint32_t next; /* free list */
 	bool used;
 	bool lost;     /* its connection ended: unknown to all calls but the caller's last word */
+	bool revoked;  /* the caller was told; he may not have stopped to write */
 	bool doubtful; /* a call that changed it lost its reply: only RELEASE is safe */
 };
 
@@ -188,6 +189,8 @@ void pfx_lease_lose_all(struct pfx_client *c);
 /* The caller is done with a lost lease (true), or has none of this handle. */
 bool pfx_lease_forget(struct pfx_client *c, uint64_t handle);
 void pfx_lease_forget_all(struct pfx_client *c);
+/* A lease of the caller's that QUIESCED would speak of, and that he is not done with. */
+bool pfx_lease_unsettled(const struct pfx_client *c);
 void pfx_lease_deinit(struct pfx_client *c);
 /* The lease of a call, or the status to return: unknown, doubtful, or of another namespace. */
 int pfx_lease_use(struct pfx_client *c, const struct pfx_namespace *ns, uint64_t handle,
@@ -229,7 +232,7 @@ int pfx_lease_gone(struct pfx_client *c, int r);
  * takes it without waiting. */
 void pfx_orphan(struct pfx_client *c, uint64_t wire_lease);
 void pfx_orphans_flush(struct pfx_client *c);
-/* Nothing that was lost is read any more: QUIESCED goes out, if there is anything to say. */
+/* QUIESCED goes out if there is anything to say, and all of it is done with. */
 void pfx_quiesce(struct pfx_client *c);
 struct proto_quiesced_req pfx_quiesced_req(const struct pfx_client *c);
 void pfx_drop(struct pfx_client *c);

@@ -105,6 +105,18 @@ void pfx_lease_forget_all(struct pfx_client *c)
 	}
 }
 
+bool pfx_lease_unsettled(const struct pfx_client *c)
+{
+	/* A doubtful one may be revoked, and the answer that said so lost. */
+	for (uint32_t i = 0; i < c->leases.n; i++) {
+		const struct pfx_lease *l = &c->leases.v[i];
+
+		if (l->used && (l->lost || l->revoked || l->doubtful))
+			return true;
+	}
+	return false;
+}
+
 void pfx_lease_deinit(struct pfx_client *c)
 {
 	free(c->leases.v);
@@ -164,6 +176,8 @@ void pfx_lease_failed(struct pfx_client *c, uint64_t handle, int r, bool changed
 		return;
 	if (r == PFX_UNKNOWN_LEASE)
 		pfx_lease_remove(c, l);
+	else if (r == PFX_REVOKED)
+		l->revoked = true;
 	else if (changed || c->in_doubt)
 		l->doubtful = true;
 }

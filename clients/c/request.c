@@ -139,7 +139,7 @@ struct proto_quiesced_req pfx_quiesced_req(const struct pfx_client *c)
 
 void pfx_quiesce(struct pfx_client *c)
 {
-	if (c->leases.n_lost || !c->n_left_behind)
+	if (!c->n_left_behind || pfx_lease_unsettled(c))
 		return;
 	c->quiesce_due = true;
 	pfx_orphans_flush(c);

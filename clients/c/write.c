@@ -166,6 +166,9 @@ int pfx_release(pfx_namespace *ns, uint64_t lease, uint32_t flags, uint32_t next
 		pfx_lease_remove(c, l);
 	if (r == PFX_LOST)
 		(void)pfx_lease_forget(c, lease); /* HELLO's reply tells that it is left */
+	c->n_left_behind += r == PFX_REVOKED; /* slots of its own are kept back until he is done */
+	if (c->connected)
+		pfx_quiesce(c);
 	if (r)
 		return pfx_lease_gone(c, r);
 	if (proto_release_rep_decode(f.body, f.h.len, &rep, &bad))

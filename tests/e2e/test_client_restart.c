@@ -188,6 +188,7 @@ struct heard {
 	struct proto_id old_boot, instance;
 };
 static struct heard heard;
+static bool revoked;    /* RELEASE is answered so; RESERVE always is */
 static bool drop_match; /* the next MATCH is carried out, and its answer never comes */
 
 static bool hear(struct fake *f)
@@ -198,8 +199,11 @@ static bool hear(struct fake *f)
 
 	if (f->h.op == PROTO_OP_RELEASE) {
 		heard.n_releases++;
-		return fake_answer_release(f);
+		return revoked ? fake_answer_error(f, PROTO_STATUS_REVOKED, "lease", "old", 0)
+			       : fake_answer_release(f);
 	}
+	if (f->h.op == PROTO_OP_RESERVE)
+		return fake_answer_error(f, PROTO_STATUS_REVOKED, "lease", "old", 0);
 	if (f->h.op != PROTO_OP_QUIESCED)
 		return false;
 	if (!fake_expect(f, proto_quiesced_req_decode(f->body, f->h.len, &q, &bad) == 0,
@@ -356,6 +360,41 @@ START_TEST(said_by_the_caller)
 	ck_assert(proto_id_is_zero(&heard.old_boot));
 	expect(c, pfx_release(ns, a, 0, 0, 0, NULL), PFX_UNKNOWN_LEASE);
 	expect(c, pfx_release(ns, b, 0, 0, 0, NULL), PFX_UNKNOWN_LEASE);
+	expect(c, pfx_ping(c, 0), PFX_OK);
+	ck_assert_uint_eq(heard.n_quiesced, 1);
+	pfx_close(c);
+	fake_stop(&fake);
+}
+END_TEST
+
+/*
+ * QUIESCED speaks of revoked leases too, so it is not said while the holder of one may be writing;
+ * when he has released it, it is.
+ */
+START_TEST(revoked_and_not_done)
+{
+	pfx_reserve_result v = { .struct_size = sizeof(v) };
+	pfx_match_result m;
+	pfx_namespace *ns;
+	uint64_t lost, a;
+	pfx_client *c;
+
+	memset(&fake, 0, sizeof(fake));
+	memset(&heard, 0, sizeof(heard));
+	fake_start(&fake, serve_lives);
+	c = client_at(fake.path);
+	ns = open_ns(c, "m", 1);
+	lost = match(ns, c, 1, &m);
+	fake.n_orphans = 2;
+	lose(ns, c);
+	a = match(ns, c, 2, &m);
+	expect(c, pfx_reserve(ns, a, 1, 0, &v), PFX_REVOKED);
+	expect(c, pfx_release(ns, lost, 0, 0, 0, NULL), PFX_UNKNOWN_LEASE);
+	expect(c, pfx_ping(c, 0), PFX_OK);
+	ck_assert_uint_eq(heard.n_quiesced, 0);
+	revoked = true;
+	expect(c, pfx_release(ns, a, 0, 0, 0, NULL), PFX_REVOKED);
+	revoked = false;
 	expect(c, pfx_ping(c, 0), PFX_OK);
 	ck_assert_uint_eq(heard.n_quiesced, 1);
 	pfx_close(c);
@@ -714,6 +753,7 @@ int main(int argc, char **argv)
 		tcase_add_loop_test(t, the_last_release_speaks_for_all, 1, 3);
 		tcase_add_test(t, what_nobody_knows_of_is_given_back);
 		tcase_add_test(t, said_by_the_caller);
+		tcase_add_test(t, revoked_and_not_done);
 		tcase_add_test(t, clients_are_strangers);
 	} else {
 		if (!e2e_daemon_binary())

@@ -35,6 +35,8 @@ static void start(const char *const args[])
 
 static void stop_daemon(void)
 {
+	if (d.pid)
+		(void)e2e_daemon_stop(&d, SIGINT); /* gives up what is kept */
 	e2e_daemon_free(&d);
 }
 
@@ -427,7 +429,8 @@ END_TEST
 
 START_TEST(the_daemon_ends_and_keeps_its_memory)
 {
-	killed_and_back((const char *const[]){ "--pool-blocks", "32", "--keep", "holder", NULL },
+	killed_and_back((const char *const[]){ "--pool-blocks", "32", "--keep", "holder",
+					       "--hold-timeout", "20s", NULL },
 			true);
 }
 END_TEST

@@ -439,7 +439,7 @@ class BlockStore:
                 if n < got.n or done[0] < at + n:
                     # Slots are reserved that nobody filled, or filled and not published.  COMMIT counts from
                     # the first reserved one on, so any later one could publish them for what they are not.
-                    lease._doubtful = True
+                    lease._doubt()
             if failure is not None:
                 raise failure
             if not n:

@@ -508,8 +508,16 @@ class LeaseCore:
     def _failed(self, call: Call, error: BaseException, changed: bool) -> None:
         if isinstance(error, PrefixdError) and error.status == Status.UNKNOWN_LEASE:
             self._done()
+        elif isinstance(error, PrefixdError) and error.status == Status.REVOKED:
+            self._session.unsettled(self._wire)
         elif changed or call.doubt:
-            self._doubtful = True
+            self._doubt()
+
+    def _doubt(self) -> None:
+        """It may have changed without its holder's knowledge."""
+        self._doubtful = True
+        if self._alive():
+            self._session.unsettled(self._wire)
 
     def _gone(self, call: Call) -> Steps[PrefixdError]:
         """After Lost: what the caller is told once it is known whether a daemon is there again."""
@@ -694,9 +702,12 @@ class LeaseCore:
             raise (yield from self._gone(call)) from None
         except BaseException as error:
             # Without an answer the request is on its way, to be obeyed.
-            known = isinstance(error, PrefixdError) and error.status in (Status.UNKNOWN_LEASE, Status.REVOKED)
+            status = error.status if isinstance(error, PrefixdError) else None
+            known = status in (Status.UNKNOWN_LEASE, Status.REVOKED)
             if known or call.doubt:
                 self._done()
+            if status == Status.REVOKED:
+                self._session.revoked()
             raise
         self._done()
         return v.ReleaseResult(**rep)

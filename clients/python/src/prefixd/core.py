@@ -163,7 +163,8 @@ class Session:
         self._pools: List[Pool] = []  # mapped in this life
         self._tags = 0
         self._held: Set[int] = set()  # leases that callers have
-        self._lost: Set[Tuple[int, int]] = set()  # (life, lease) that connections took along from callers
+        # (life, lease) of callers' that QUIESCED would speak of: lost with a connection, revoked, doubtful.
+        self._unsettled: Set[Tuple[int, int]] = set()
         self._left = 0  # leases of ended connections that the daemon holds, as far as is known
         self._prefix = os.urandom(8)
         self._ops = 0
@@ -227,20 +228,28 @@ class Session:
         """The caller is done with it, whatever has become of it.  Any thread, in the middle of anything."""
         if life == self.life:
             self._held.discard(lease)
-        self._lost.discard((life, lease))
+        self._unsettled.discard((life, lease))
+
+    def unsettled(self, lease: int) -> None:
+        """It was revoked, or may have been: its caller may not have stopped to write."""
+        self._unsettled.add((self.life, lease))
+
+    def revoked(self) -> None:
+        """The caller is done with a revoked lease: what it had reserved is kept back until that is said."""
+        self._left += 1
 
     def _lose(self) -> None:
         """The connection ends, and what it holds is left behind."""
         held = list(self._held)
         self._held.clear()
-        self._lost.update((self.life, lease) for lease in held)
+        self._unsettled.update((self.life, lease) for lease in held)
         # What is still on its way may be a lease too, or the release of one; the next HELLO tells.
         under_way = bool(self._late) or any(not slot.answered for slot in self._slots.values())
         self._left += len(held) + under_way
 
     def owes(self) -> bool:
         """Whether the daemon keeps something that nobody here reads any more, and does not know it."""
-        return self._left > 0 and not self._lost
+        return self._left > 0 and not self._unsettled
 
     def _quiesced_values(self) -> Dict[str, bytes]:
         # Without a life it is of all of them; version 1 has no such word, nor memory of old lives.
@@ -500,7 +509,7 @@ class Session:
         self.boot = self._hello_boot
         self.connected = True
         self.life += 1
-        self._left = rep.get("n_orphans", len(self._lost))
+        self._left = rep.get("n_orphans", len(self._unsettled))
         self._pools.clear()  # who still looks into them keeps them
 
     def _connect(self, call: Call) -> Steps[None]:
@@ -605,12 +614,12 @@ class Session:
 
     def quiesced(self, call: Call) -> Steps[QuiescedResult]:
         yield from self.connect(call)
-        lost = set(self._lost)
+        settled = set(self._unsettled)
         try:
             rep = yield from self.request(call, "QUIESCED", self._quiesced_values())
         except Lost as why:
             raise PrefixdError(Status.GONE, str(why)) from None
-        self._lost -= lost
+        self._unsettled -= settled
         self._left = 0
         return QuiescedResult(rep["n_leases"], rep["n_slots"])
 

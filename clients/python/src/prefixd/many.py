@@ -191,7 +191,7 @@ def _on_each(
         raise (yield from leases[0]._gone(call)) from None
     except BaseException:
         for lease in leases:
-            lease._doubtful = True
+            lease._doubt()
         raise
     out: List[Union[Dict[str, Any], PrefixdError]] = []
     for lease, answer in zip(leases, answers):
