@@ -2,14 +2,14 @@
  * engine_adopt.c - a group's memory of an earlier life is there, or is not.
  *
  * What it guarantees.  The index is what the block table says; roots have their old numbers.  Each
- * lease of the group pins what it pinned, and its slots are its own: nothing that an orphan may still
- * read or write is given to others before he is gone, or says QUIESCED.  Slots of blocks that could
- * not be taken are kept back as long as any lease of an earlier life holds something of the group.
- * Without the memory, or without memory for the index, the group is gone as a whole, and OPEN makes
- * it anew.
+ * lease of the group pins what it pinned, and its slots are its own: nothing that an orphan may
+ * still read or write is given to others before he is gone, or says QUIESCED.  Slots of blocks that
+ * could not be taken are kept back as long as any lease of an earlier life holds something of the
+ * group. Without the memory, or without memory for the index, the group is gone as a whole, and
+ * OPEN makes it anew.
  *
- * What it relies on.  engine_restore.c made the group, its namespaces and its leases, which may have
- * ended since.
+ * What it relies on.  engine_restore.c made the group, its namespaces and its leases, which may
+ * have ended since.
  */
 #include "daemon/engine_internal.h"
 

@@ -1,8 +1,8 @@
 /*
  * engine_info.h - looking at the engine: admin socket, metrics, tests.  The end of engine.h.
  *
- * What it guarantees.  Nothing here changes anything.  What pointers lead to is valid until the next
- * step.
+ * What it guarantees.  Nothing here changes anything.  What pointers lead to is valid until the
+ * next step.
  */
 #pragma once
 

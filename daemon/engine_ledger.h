@@ -119,7 +119,7 @@ struct prefixd_ledger {
 	bool found;        /* an earlier life left something, and it was not taken up yet */
 };
 
-/* ---- ledger.c: the store ---------------------------------------------------------------------- */
+/* ---- ledger.c: the store --------------------------------------------------------------------- */
 
 /*
  * Takes the store as it is: an empty one gets its head, another one is read.  Return: 0; -ENOMEM;

@@ -1,15 +1,16 @@
 /*
- * engine_restore.c - RESTORE: what the ledger says becomes tenants, groups, namespaces, and sessions
- * that left their leases behind.
+ * engine_restore.c - RESTORE: what the ledger says becomes tenants, groups, namespaces, and
+ * sessions that left their leases behind.
  *
  * What it guarantees.  Tenants keep their numbers, groups their numbers and sizes, namespaces their
  * numbers and epochs.  Whoever held leases is an orphan, watched, until his process is gone or says
- * QUIESCED; his leases stand at their old places.  A record that is damaged, or names something that
- * is not there, costs itself and what hangs on it.  Without memory for all of it nothing is taken up:
- * memory that others may still use is then let go of as a whole, and never reused.
+ * QUIESCED; his leases stand at their old places.  A record that is damaged, or names something
+ * that is not there, costs itself and what hangs on it.  Without memory for all of it nothing is
+ * taken up: memory that others may still use is then let go of as a whole, and never reused.
  *
- * What it relies on.  It is the first step.  Each group's memory is asked for by POOL_ADOPT; until it
- * is there (engine_adopt.c) the group is CREATING and its leases are KEPT, with nothing but a name.
+ * What it relies on.  It is the first step.  Each group's memory is asked for by POOL_ADOPT; until
+ * it is there (engine_adopt.c) the group is CREATING and its leases are KEPT, with nothing but a
+ * name.
  */
 #include "daemon/engine_internal.h"
 

@@ -1,9 +1,10 @@
 /*
  * engine_seek.c - what Redis is asked about missing blocks.
  *
- * What it guarantees.  A request is answered in the step that reads it, whatever Redis does: LOOK goes out beside the reply, and what
- * is found serves whoever asks next.  Of the same place one LOOK is under way at a time; few are at
- * a time altogether, and few per second, so that cold prompts do not turn into load on Redis.
+ * What it guarantees.  A request is answered in the step that reads it, whatever Redis does: LOOK
+ * goes out beside the reply, and what is found serves whoever asks next.  Of the same place one
+ * LOOK is under way at a time; few are at a time altogether, and few per second, so that cold
+ * prompts do not turn into load on Redis.
  *
  * What it relies on.  Each LOOK is answered, if only with nothing.  The place stays where it is
  * because a seek pins it.

@@ -556,7 +556,7 @@ void prefixd_ledger_lease_begin(struct prefixd_lease_record *r,
 	r->group = name->group;
 	r->root = name->root;
 	half_set(r, 0, pin, donor);
-	half_set(r, 1, pin, donor);
+	r->half[1] = r->half[0];
 	radix_crash_point("ledger_lease_fields");
 	radix_publish(&r->word, lease_word(lease_check(r, name->idx), 0));
 	radix_crash_point("ledger_lease_given");

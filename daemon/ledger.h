@@ -12,8 +12,8 @@
  * halves and a word that says which one counts, so that a lease is found at its old place or at its
  * new one.  Each record has a check of its own; a damaged one costs itself and what hangs on it.
  *
- * What it relies on.  radix/store.h.  Names are made with the naming key: a ledger of another key is
- * another daemon's, and refused.
+ * What it relies on.  radix/store.h.  Names are made with the naming key: a ledger of another key
+ * is another daemon's, and refused.
  */
 #pragma once
 
@@ -45,8 +45,8 @@ enum prefixd_ledger_content prefixd_ledger_look(const struct radix_store *store,
 						size_t why_len);
 
 /*
- * A start begins, or has come to its end: what makes starts die is not taken up for ever.  The shell
- * gives the memory up when prefixd_ledger_info.attempts has reached PREFIXD_LEDGER_ATTEMPTS.
+ * A start begins, or has come to its end: what makes starts die is not taken up for ever.  The
+ * shell gives the memory up when prefixd_ledger_info.attempts has reached PREFIXD_LEDGER_ATTEMPTS.
  */
 #define PREFIXD_LEDGER_ATTEMPTS 3u
 void prefixd_ledger_begin(struct radix_store *store);

@@ -3,8 +3,9 @@
  * for tests that kill the daemon anywhere in it.
  *
  * The book says which slots each living process may still read or write, and what lies in them by
- * its own account; and which blocks a COMMIT was acknowledged for.  Every call does nothing while the
- * daemon is down, so that a script goes on to its end; what was asked and not answered is in no book.
+ * its own account; and which blocks a COMMIT was acknowledged for.  Every call does nothing while
+ * the daemon is down, so that a script goes on to its end; what was asked and not answered is in no
+ * book.
  */
 #pragma once
 
@@ -45,7 +46,7 @@ struct lives {
 	uint32_t tenant;                    /* what HELLO called the first that they may name */
 	struct proto_id boot;               /* of the life that gave the leases of the book */
 	struct lives_lease leases[LIVES_LEASES];
-	/* leading blocks of each prompt that a COMMIT said are stored; less where they may have gone */
+	/* leading blocks of each prompt that a COMMIT said are stored; less where they may go */
 	uint32_t acked[LIVES_NS][LIVES_PROMPTS];
 	uint32_t n_slots;
 	uint64_t n_held_checked, n_acked_checked; /* what the audits looked at */

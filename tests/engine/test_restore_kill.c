@@ -1,9 +1,10 @@
 /*
  * test_restore_kill.c - the daemon is killed at every crash point of a session, and started again.
  *
- * What must hold, wherever that is: acknowledged blocks are there, with their bytes; nothing that was
- * not acknowledged is served with other bytes; no slot that a living process may still read or write
- * is given to anybody else; every invariant holds; and when everybody has let go nothing is missing.
+ * What must hold, wherever that is: acknowledged blocks are there, with their bytes; nothing that
+ * was not acknowledged is served with other bytes; no slot that a living process may still read or
+ * write is given to anybody else; every invariant holds; and when everybody has let go nothing is
+ * missing.
  */
 #include "tests/engine/lives.h"
 

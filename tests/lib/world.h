@@ -156,8 +156,8 @@ struct world_client *world_connect_as(struct world *w, const struct prefixd_peer
 struct world_client *world_worker(struct world *w, uint32_t pid, uint32_t uid);
 void world_eof(struct world_client *c);  /* the socket ends, the process lives */
 void world_gone(struct world_client *c); /* the process ends; other sessions of it are not told */
-void world_kill(struct world *w, uint32_t pid); /* every session of the process, sockets first or
-						   last by the seed; also while the daemon is down */
+/* Every session of the process, sockets first or last by the seed; the daemon may be down. */
+void world_kill(struct world *w, uint32_t pid);
 
 /* The same of one that began at another time: its number may be another one's by now. */
 void world_kill_as(struct world *w, uint32_t pid, uint64_t start_time);

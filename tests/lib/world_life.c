@@ -135,7 +135,6 @@ void world_life_died(struct world *w)
 		c->n_events = 0;
 		world_client_late_drop(c);
 	}
-	/* A pool that the engine never heard of is not in the ledger: the keeper is told to let go. */
 	world_tiers_killed(w);
 }
 

@@ -16,8 +16,8 @@
  * still die (world_kill).  A worker of an earlier life has lost its connection: connect it again
  * with world_worker() under its process number.
  *
- * After a restart every device slot that the index calls free is filled with junk, so that who gives
- * away a slot too early is found by what is read.
+ * After a restart every device slot that the index calls free is filled with junk, so that who
+ * gives away a slot too early is found by what is read.
  */
 #pragma once
 

@@ -7,69 +7,16 @@
 #include <stdlib.h>
 
 #include "radix/internal.h"
+#include "tests/lib/world_flight.h"
 #include "tests/lib/world_internal.h"
-#include "tests/lib/world_redis.h"
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
 enum {
-	JUNK = 0x5a,   /* in the target of a move until its end */
-	POISON = 0xa5, /* in a host slot that nothing lies in */
-	N_EPOCHS = 16,
+	JUNK = 0x5a,       /* in the target of a move until its end */
+	POISON = 0xa5,     /* in a host slot that nothing lies in */
 	PROBE_NS = 500000, /* from giving Redis up to trying it again */
-};
-
-/* A move or a LOOK that is not answered. */
-struct flight {
-	enum prefixd_action_type type;
-	uint32_t group;
-	uint32_t id;
-	uint64_t begun_ns, due_ns; /* UINT64_MAX: never */
-	uint64_t limit_ns;         /* the deadline of a request to Redis; UINT64_MAX: none */
-	uint64_t serial;
-	enum prefixd_move_result result; /* if nothing else happens */
-	struct prefixd_carry carry;
-	uint64_t src_generation, dst_generation; /* of device slots */
-	struct world_name name;
-	bool nameless;
-	uint8_t *half;            /* the first half of the block, as it was at the beginning */
-	struct world_name *names; /* of a LOOK */
-	uint32_t n_names;
-};
-
-struct arena {
-	uint8_t *bytes;
-	bool *written;
-	uint32_t n_slots;
-	uint64_t slot_bytes;
-	struct world_names names;
-};
-
-struct world_tiers {
-	struct world_tiers_config config;
-	uint64_t rng;
-	struct world_redis *redis;
-	bool up;      /* the connection */
-	bool stalled; /* it does not answer */
-	bool told;    /* what the engine was told last */
-	uint32_t n_late;
-	uint64_t probe_ns; /* given up, it is tried again then; UINT64_MAX: it is not */
-	struct flight *flights;
-	uint32_t n, cap;
-	uint64_t serial;
-	uint64_t copy_free_ns, remote_free_ns; /* when the links have nothing to do */
-	uint32_t planned[WORLD_N_FAULTS];
-	uint64_t delay_ns;
-	uint32_t n_delayed;
-	struct arena arenas[WORLD_GROUPS];
-	struct {
-		uint8_t digest[32];
-		struct prefixd_epoch epoch;
-		bool known; /* it is later than the engine's, which is to hear of it */
-	} epochs[N_EPOCHS];
-	uint32_t n_epochs;
-	struct world_tiers_stats stats;
 };
 
 static const char *const tier_names[] = {
@@ -243,7 +190,7 @@ static enum prefixd_move_result fate(struct world_tiers *t, const struct flight 
 }
 
 /* When the answer comes, if the other side is well. */
-static uint64_t answer_at(struct world *w, const struct flight *f)
+uint64_t world_answer_at(struct world *w, const struct flight *f)
 {
 	struct world_tiers *t = w->tiers;
 	bool remote = f->type != PREFIXD_ACTION_COPY;
@@ -502,7 +449,7 @@ static void flight_plan(struct world *w, struct flight *f, uint64_t deadline_ns)
 	struct world_tiers *t = w->tiers;
 
 	f->result = f->nameless ? PREFIXD_MOVE_FAILED : fate(t, f);
-	f->due_ns = answer_at(w, f);
+	f->due_ns = world_answer_at(w, f);
 	if (f->type != PREFIXD_ACTION_COPY) {
 		if (deadline_ns == 0 && t->config.deadline_ns)
 			deadline_ns = w->now_ns + t->config.deadline_ns;
@@ -582,7 +529,7 @@ static void act_epoch(struct world *w, const struct prefixd_action *a)
 
 	while (i < t->n_epochs && memcmp(t->epochs[i].digest, a->u.epoch.digest, 32) != 0)
 		i++;
-	ck_assert_uint_lt(i, N_EPOCHS);
+	ck_assert_uint_lt(i, WORLD_EPOCHS);
 	if (i == t->n_epochs) {
 		t->n_epochs++;
 		memcpy(t->epochs[i].digest, a->u.epoch.digest, 32);
@@ -651,7 +598,7 @@ uint64_t world_tiers_due(const struct world *w)
 	return radix_min_u64(t->probe_ns, t->n ? t->flights[next_flight(t)].due_ns : UINT64_MAX);
 }
 
-static void tell_redis(struct world *w, bool up)
+void world_tell_redis(struct world *w, bool up)
 {
 	struct prefixd_event event = { .type = PREFIXD_EVENT_REDIS_STATE, .u.redis_up = up };
 
@@ -675,14 +622,14 @@ static void count_late(struct world *w, const struct flight *f, bool late)
 		return;
 	if (t->up && !t->stalled)
 		t->probe_ns = w->now_ns + PROBE_NS;
-	tell_redis(w, false);
+	world_tell_redis(w, false);
 }
 
 static void probe(struct world *w)
 {
 	w->tiers->probe_ns = UINT64_MAX;
 	if (w->tiers->up && !w->tiers->stalled)
-		tell_redis(w, true);
+		world_tell_redis(w, true);
 }
 
 static void answer(struct world *w, uint32_t at)
@@ -749,102 +696,4 @@ uint32_t world_in_flight(const struct world *w)
 void world_tiers_stats(const struct world *w, struct world_tiers_stats *ret)
 {
 	*ret = w->tiers->stats;
-}
-
-/* ---- Redis, as the test has it --------------------------------------------------------------- */
-
-void world_redis_up(struct world *w, bool up)
-{
-	struct world_tiers *t = w->tiers;
-
-	t->up = up;
-	if (!up) {
-		for (uint32_t i = 0; i < t->n; i++) {
-			struct flight *f = &t->flights[i];
-
-			if (f->type == PREFIXD_ACTION_COPY)
-				continue;
-			f->result = PREFIXD_MOVE_DOWN; /* whether it was done, nobody knows */
-			f->due_ns = w->now_ns;
-		}
-		tell_redis(w, false);
-	} else if (!t->stalled) {
-		tell_redis(w, true);
-	}
-}
-
-void world_redis_use(struct world *w, bool use)
-{
-	world_check(w, !w->engine);
-	w->config.tiers.redis = use;
-	w->config.engine.redis = use;
-	w->tiers->config.redis = use;
-	w->tiers->up |= use;
-}
-
-void world_redis_stall(struct world *w, bool stalled)
-{
-	struct world_tiers *t = w->tiers;
-
-	if (t->stalled == stalled)
-		return;
-	t->stalled = stalled;
-	for (uint32_t i = 0; i < t->n; i++) {
-		struct flight *f = &t->flights[i];
-
-		if (f->type == PREFIXD_ACTION_COPY || f->result == PREFIXD_MOVE_DOWN)
-			continue;
-		f->due_ns = f->limit_ns;
-		if (!stalled)
-			f->due_ns = radix_min_u64(f->due_ns, answer_at(w, f));
-	}
-	if (!stalled && t->up)
-		tell_redis(w, true);
-}
-
-uint32_t world_redis_poke(struct world *w, enum world_poke what, uint32_t percent)
-{
-	return world_redis_hurt(w->tiers->redis, what, percent, &w->tiers->rng);
-}
-
-void world_redis_poke_one(struct world *w, enum world_poke what, uint32_t n)
-{
-	world_redis_hurt_one(w->tiers->redis, what, n, &w->tiers->rng);
-}
-
-uint32_t world_redis_values(const struct world *w)
-{
-	return world_redis_count(w->tiers->redis);
-}
-
-/* ---- epochs ---------------------------------------------------------------------------------- */
-
-void world_invalidate(struct world *w, uint32_t ns)
-{
-	struct prefixd_event event = { .type = PREFIXD_EVENT_ADMIN_INVALIDATE };
-
-	event.u.invalidate.ns = ns;
-	event.u.invalidate.nonce = test_rng(w->tiers ? &w->tiers->rng : &w->rng);
-	world_note(w, "       invalidate %u\n", ns);
-	world_step(w, &event);
-}
-
-void world_epoch_seen(struct world *w, const uint8_t digest[32], struct prefixd_epoch epoch)
-{
-	struct prefixd_event event = { .type = PREFIXD_EVENT_EPOCH_SEEN };
-
-	memcpy(event.u.epoch.digest, digest, 32);
-	event.u.epoch.epoch = epoch;
-	world_note(w, "       epoch %llu was seen\n", (unsigned long long)epoch.n);
-	world_step(w, &event);
-}
-
-struct prefixd_epoch world_epoch(const struct world *w, const uint8_t digest[32])
-{
-	const struct world_tiers *t = w->tiers;
-
-	for (uint32_t i = 0; t && i < t->n_epochs; i++)
-		if (memcmp(t->epochs[i].digest, digest, 32) == 0)
-			return t->epochs[i].epoch;
-	return (struct prefixd_epoch){ 0 };
 }
