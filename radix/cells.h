@@ -1,10 +1,10 @@
 /*
  * cells.h - where block keys lie: pages of 64 KiB, each cut into cells of one size.
  *
- * A key's handle is its place: page number and offset.  Which cells are free is known to the process
- * alone: after a restart a cell is taken exactly if an entry of the block table names it, and so is
- * the size of a page's cells.  So nothing about cells can be damaged, and there is no order to keep:
- * an entry that is free names no cell.
+ * A key's handle is its place: page number and offset.  Which cells are free is known to the
+ * process alone: after a restart a cell is taken exactly if an entry of the block table names it,
+ * and so is the size of a page's cells.  So nothing about cells can be damaged, and there is no
+ * order to keep: an entry that is free names no cell.
  *
  * A page whose last key went serves any size again, but for one of each.  In a store pages lie one
  * behind another; without one they come from the allocator, up to 1 MiB at once.

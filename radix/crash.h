@@ -1,9 +1,9 @@
 /*
  * crash.h - named places at which a test stops the program.
  *
- * Built with RADIX_CRASH_POINTS only: the tests' own libraries, never what is installed.  A hook may
- * kill the process, or jump out of it; whatever was stored until then is what a restart finds.
- * tests/README.md lists the names.
+ * Built with RADIX_CRASH_POINTS only: the tests' own libraries, never what is installed.  A hook
+ * may kill the process, or jump out of it; whatever was stored until then is what a restart
+ * finds. tests/README.md lists the names.
  */
 #pragma once
 

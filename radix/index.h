@@ -74,8 +74,8 @@ struct radix_index_config {
 	uint32_t n_ghosts;
 	uint64_t secret[2];    /* per boot; keys every table address */
 	uint64_t *generations; /* [n_slots], the caller's (workers map it read-only); NULL: own */
-	struct radix_store *store; /* where the block table lies, for radix/recover.h; empty, kept
-				      by pointer.  NULL: own memory, which ends with the index */
+	/* where the block table lies, for radix/recover.h; empty, kept by pointer.  NULL: own */
+	struct radix_store *store;
 };
 
 radix_nodiscard int radix_index_new(struct radix_index **ret_ix,
@@ -317,7 +317,7 @@ struct radix_stats {
 	uint64_t duplicate_total;
 	uint64_t attached_total; /* commits that gave a member its device copy */
 	uint64_t found_total;    /* members that Redis was found to hold; the rest were stored */
-	uint64_t restored_total; /* members that a restart found; neither stored nor found here */
+	uint64_t restored_total; /* members that a restart took over */
 	uint64_t n_blocks;       /* members */
 	uint64_t n_nodes;
 	uint64_t n_roots;
@@ -333,8 +333,7 @@ struct radix_stats {
 	uint64_t host[RADIX_SLOT_N_STATES];
 	uint64_t n_bonus;     /* host slots whose block has a device copy too */
 	uint64_t moved[3][3]; /* moves that ended well, from, to */
-	uint64_t removed_from[3]
-			     [RADIX_REMOVE_N_REASONS]; /* members that went, by their tier then */
+	uint64_t removed_from[3][RADIX_REMOVE_N_REASONS]; /* by their tier then */
 	uint64_t verify_mismatch; /* address agreed, key did not: a collision, caught */
 };
 

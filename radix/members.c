@@ -295,8 +295,8 @@ static bool is_held(const struct radix_index *ix, uint32_t node, uint32_t i)
 }
 
 /*
- * Without lower tiers.  Where nothing finds the block by number it is looked for in all edges of its
- * root: that a device's memory is wrong is rare.
+ * Without lower tiers.  Where nothing finds the block by number it is looked for in all edges of
+ * its root: that a device's memory is wrong is rare.
  */
 static uint32_t lose_device(struct radix_index *ix, uint32_t entry, enum radix_remove_reason reason)
 {

@@ -4,12 +4,12 @@
  * The block table is the truth: entries, the keys that they name, the state and owner of every
  * device slot.  All else (tree, queues, addresses, counts, places, host slots) is made anew.
  *
- * What it guarantees.  A block is a member again exactly if its entry was published, everything that
- * identifies it agrees with its check, its parent is a member again and is the one it was appended
- * to, and a copy of it is left where residency allows one.  What is damaged costs itself and what
- * hangs below it (digest mode: what hangs below becomes islands).  Blocks keep entry, generation and
- * slot; every other device slot is FREE with a new generation, but for those that somebody may still
- * use.  Recency is what the last touches of each path left.
+ * What it guarantees.  A block is a member again exactly if its entry was published, everything
+ * that identifies it agrees with its check, its parent is a member again and is the one it was
+ * appended to, and a copy of it is left where residency allows one.  What is damaged costs itself
+ * and what hangs below it (digest mode: what hangs below becomes islands).  Blocks keep entry,
+ * generation and slot; every other device slot is FREE with a new generation, but for those that
+ * somebody may still use.  Recency is what the last touches of each path left.
  *
  * What it relies on.  The store is as the last writer left it, at whatever instruction that was.
  * Cost: O(entries used + slots), some 0.2 us each.
@@ -35,8 +35,8 @@ struct radix_recover_config {
 	 */
 	bool (*holds)(void *ctx, uint32_t owner);
 	void *ctx;
-	/* Somebody may read blocks that he leased: slots of blocks that are not taken are QUARANTINED
-	   for RADIX_OWNER_LOST, until radix_owner_discard(). */
+	/* Somebody may read blocks that he leased: slots of blocks that are not taken are
+	   QUARANTINED for RADIX_OWNER_LOST, until radix_owner_discard(). */
 	bool keep_lost;
 };
 

@@ -1,9 +1,9 @@
 /*
  * store.h - memory that outlives the process, as the index sees it.
  *
- * One flat piece of memory that reads as zero where nothing was written yet.  Whoever gives it keeps
- * it (a file without a name, in the hands of a process that does nothing else); after a crash the
- * same bytes come back, at another address: nothing in it is a pointer.
+ * One flat piece of memory that reads as zero where nothing was written yet.  Whoever gives it
+ * keeps it (a file without a name, in the hands of a process that does nothing else); after a
+ * crash the same bytes come back, at another address: nothing in it is a pointer.
  *
  * A process that is killed stops between two instructions, and all that it had stored is there. So
  * only the order of stores counts, as the compiler leaves it: radix_publish() is the store that

@@ -15,8 +15,8 @@
  * new.
  *
  * Order of a commit: fields, key and generation; the check over them; then READY; only then the
- * slot's state and the answer.  Order of reuse: FREE first, then the generation, then the fields. So
- * an entry that says READY and whose check agrees is whole, whenever the writer was stopped.
+ * slot's state and the answer.  Order of reuse: FREE first, then the generation, then the fields.
+ * So an entry that says READY and whose check agrees is whole, whenever the writer was stopped.
  */
 #pragma once
 

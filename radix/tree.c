@@ -290,8 +290,8 @@ static void node_remove(struct radix_index *ix, uint32_t node)
 }
 
 /*
- * Entries of one path lie anywhere: send for those of the blocks to come, and of the one that stays;
- * and where a digest has to be looked at, for its cell.
+ * Entries of one path lie anywhere: send for those of the blocks to come, and of the one that
+ * stays; and where a digest has to be looked at, for its cell.
  */
 static void remove_ahead(const struct radix_index *ix, const struct radix_node *n,
 			 const struct radix_low *low, uint32_t i, uint32_t to, bool digest)

@@ -65,7 +65,8 @@ static int verify_cells(struct radix_verify *v)
 		if (!p->used)
 			continue;
 		for (uint32_t w = 0; w < RADIX_CELL_WORDS; w++) {
-			n_free += (uint32_t)__builtin_popcountll(p->free[w]);
+			for (uint64_t bits = p->free[w]; bits; bits &= bits - 1)
+				n_free++;
 			if (w < p->word && p->free[w])
 				return radix_verify_fail(v, 27, "free cells are not found, page", i,
 							 "word", w);

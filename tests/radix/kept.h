@@ -1,5 +1,5 @@
 /*
- * kept.h - a store and generations for an index whose process is to end: copied, looked at, damaged.
+ * kept.h - a store and generations for an index whose process is to end: to copy and to damage.
  */
 #pragma once
 

@@ -1,10 +1,11 @@
 /*
  * test_recover_damage.c - stores that are not as they were written.
  *
- * A session of an index with everything in it is over, and its store is known block by block. Then
- * one bit is flipped, in each class of field and anywhere, thousands of times, and an index is made
- * of that: nothing may be found that was not there, and only what the bit belonged to, and what
- * hangs below it, may be missing.  Then many bytes at once: nothing may be found that was not there.
+ * A session of an index with everything in it is over, and its store is known block by block.
+ * Then one bit is flipped, in each class of field and anywhere, thousands of times, and an index
+ * is made of that: nothing may be found that was not there, and only what the bit belonged to,
+ * and what hangs below it, may be missing.  Then many bytes at once: nothing may be found that
+ * was not there.
  */
 #include "radix/recover.h"
 #include "tests/lib/rng.h"
