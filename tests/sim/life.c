@@ -11,6 +11,7 @@
 #include <stdlib.h>
 
 #include "gpu/gpu_internal.h"
+#include "tests/lib/world_internal.h"
 #include "tests/sim/sim_internal.h"
 
 /* ---- what was committed ---------------------------------------------------------------------- */
@@ -301,12 +302,48 @@ static void change_settings(struct sim *s)
 /* The keeper lost what it kept of the pools, or nobody can map it any more. */
 static bool lose_pools(struct sim *s)
 {
-	if (s->config.faultless || !sim_chance(s, 40))
+	if (s->config.faultless || !sim_chance(s, 15))
 		return false;
 	s->w.config.hold_pools = true;
 	for (uint32_t i = 0; i < s->n_known; i++)
 		s->known[i].audited = false;
 	return true;
+}
+
+/* Where a lease stood is lost with the block that it stood at: nobody reads on after damage. */
+static void stop_reading(struct sim *s)
+{
+	for (uint32_t i = 0; i < SIM_PROCS; i++) {
+		struct sim_claims *all = &s->procs[i].claims;
+
+		for (uint32_t k = 0; k < all->n;)
+			if (all->v[k].use == SIM_READS)
+				all->v[k] = all->v[--all->n];
+			else
+				k++;
+	}
+}
+
+/* A bit flips in a block table.  Entries may be lost by it, with what hangs below; what is left is
+   right, and what workers write stays theirs. */
+static void damage(struct sim *s)
+{
+	uint32_t g = sim_below(s, 2);
+	const struct radix_store *st = &s->w.pools[g].table.store;
+	uint8_t *bytes = st->base;
+	uint64_t at = 0, from = sim_chance(s, 50) ? 0 : 4096; /* seldom in the head */
+
+	if (s->config.faultless || !s->w.pools[g].pool || !sim_chance(s, 40))
+		return;
+	for (uint32_t i = 0; i == 0 || (i < 100 && !bytes[at]); i++)
+		at = from + test_rng(&s->rng) % (st->committed - from);
+	bytes[at] ^= (uint8_t)(1u << sim_below(s, 8));
+	world_note(&s->w, "       a bit of byte %llu of the block table of pool %u flips\n",
+		   (unsigned long long)at, g);
+	s->result->damages++;
+	stop_reading(s);
+	for (uint32_t i = 0; i < s->n_known; i++)
+		s->known[i].audited = false;
 }
 
 void sim_daemon_start(struct sim *s)
@@ -319,6 +356,7 @@ void sim_daemon_start(struct sim *s)
 		s->w.now_ns = 1000000000 + sim_below(s, 1000000000);
 	if (!s->config.faultless && sim_chance(s, 150))
 		change_settings(s);
+	damage(s);
 	lost = lose_pools(s);
 	if (!s->config.faultless && sim_chance(s, 150))
 		world_life_kill_at(&s->w, 1 + sim_below(s, 1u << sim_below(s, 8)));

@@ -37,6 +37,7 @@ struct sim_config {
 	X(stops, "daemons stopped and started")                                                  \
 	X(upgrades, "daemons replaced under live workers")                                       \
 	X(changes, "starts with other settings")                                                 \
+	X(damages, "block tables damaged")                                                       \
 	X(sleeps, "workers stopped")                                                             \
 	X(jumps, "jumps of the clock")                                                           \
 	X(outside, "faults of Redis and of host memory")                                         \
