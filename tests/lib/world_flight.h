@@ -6,7 +6,7 @@
 #include "tests/lib/world.h"
 #include "tests/lib/world_redis.h"
 
-#define WORLD_EPOCHS 16
+#define WORLD_EPOCHS 64
 
 /* A move or a LOOK that is not answered. */
 struct flight {

@@ -51,6 +51,12 @@ static bool stale(const struct sim *s, const struct sim_claim *c)
 
 static void check_possible(struct sim *s, uint32_t proc, const struct sim_claim *c)
 {
+	for (uint32_t i = 0; i < s->ghosts.n; i++)
+		if (s->ghosts.v[i].memory == c->memory && s->ghosts.v[i].until_ns > s->w.now_ns)
+			world_fail(&s->w,
+				   "slot %u of pool %u is to be %s by worker %u, and the device of "
+				   "a dead process may still write it",
+				   c->slot, c->group, uses[c->use], proc);
 	for (uint32_t i = 0; i < SIM_PROCS; i++) {
 		const struct sim_claims *all = &s->procs[i].claims;
 
@@ -71,18 +77,22 @@ static void check_possible(struct sim *s, uint32_t proc, const struct sim_claim 
 	}
 }
 
-void sim_claim(struct sim *s, uint32_t proc, const struct sim_claim *c)
+static struct sim_claim *claim_room(struct sim_claims *all)
 {
-	struct sim_claims *all = &s->procs[proc].claims;
-	struct sim_claim *mine;
-
 	if (all->n == all->cap) {
 		all->cap = all->cap ? 2 * all->cap : 32;
 		all->v = realloc(all->v, all->cap * sizeof(*all->v));
 		if (!all->v)
 			abort();
 	}
-	mine = &all->v[all->n];
+	return &all->v[all->n];
+}
+
+void sim_claim(struct sim *s, uint32_t proc, const struct sim_claim *c)
+{
+	struct sim_claims *all = &s->procs[proc].claims;
+	struct sim_claim *mine = claim_room(all);
+
 	*mine = *c;
 	mine->life = s->life;
 	mine->memory = (const char *)s->w.pools[c->group].pool->shm.base +
@@ -106,6 +116,52 @@ void sim_claims_deinit(struct sim *s)
 {
 	for (uint32_t i = 0; i < SIM_PROCS; i++)
 		free(s->procs[i].claims.v);
+	free(s->ghosts.v);
+}
+
+/* ---- devices of dead processes --------------------------------------------------------------- */
+
+static void ghosts_leave(struct sim *s)
+{
+	for (uint32_t i = 0; i < s->ghosts.n;)
+		if (s->ghosts.v[i].until_ns <= s->w.now_ns)
+			s->ghosts.v[i] = s->ghosts.v[--s->ghosts.n];
+		else
+			i++;
+}
+
+void sim_ghosts_rise(struct sim *s, uint32_t proc)
+{
+	const struct sim_claims *all = &s->procs[proc].claims;
+
+	for (uint32_t i = 0; i < all->n; i++) {
+		if (all->v[i].use != SIM_WRITES)
+			continue;
+		*claim_room(&s->ghosts) = all->v[i];
+		s->ghosts.v[s->ghosts.n++].until_ns =
+			s->down ? UINT64_MAX : s->w.now_ns + s->w.config.engine.grace_ns;
+	}
+}
+
+/* Nobody counts the time; when it goes on, the clock may have begun anew. */
+void sim_ghosts_stay(struct sim *s)
+{
+	ghosts_leave(s);
+	for (uint32_t i = 0; i < s->ghosts.n; i++)
+		s->ghosts.v[i].until_ns = UINT64_MAX;
+}
+
+void sim_ghosts_told(struct sim *s)
+{
+	for (uint32_t i = 0; i < s->ghosts.n; i++)
+		s->ghosts.v[i].until_ns = s->w.now_ns + s->w.config.engine.grace_ns;
+}
+
+void sim_ghosts_act(struct sim *s)
+{
+	ghosts_leave(s);
+	for (uint32_t i = 0; i < s->ghosts.n; i++)
+		memset((void *)(uintptr_t)s->ghosts.v[i].memory, 0x6b, s->ghosts.v[i].len);
 }
 
 bool sim_read(struct sim *s, const struct sim_claim *c, uint8_t *out)

@@ -9,6 +9,8 @@
  *   3. What is found was committed, under the same root and epoch.
  *   4. What lives on a lease of a process that lives is found.
  *   5. What was found before the daemon's end is found after its start (life.c).
+ *   6. What a process was to fill when it died is nobody's until the grace is over: its device goes
+ *      on writing, and here it does.
  *
  * Claims say who may use a slot. Truth says which blocks were ever committed.
  */
@@ -39,6 +41,7 @@ struct sim_claim {
 	uint32_t group, slot;
 	const void *memory; /* of the slot, as the worker maps it */
 	uint64_t path;      /* READS: of a path from its prompt's beginning; 0: of none */
+	uint64_t until_ns;  /* of a dead process: it may be written so long */
 	uint32_t len;
 	uint8_t bytes[SIM_BYTES];
 };
@@ -61,6 +64,14 @@ void sim_claim(struct sim *s, uint32_t proc, const struct sim_claim *c);
 /* Claims of a lease end: all, or those of one use. */
 void sim_claims_end(struct sim *s, uint32_t proc, uint32_t life, uint64_t lease);
 void sim_claims_deinit(struct sim *s);
+/* A process dies, and its device goes on. */
+void sim_ghosts_rise(struct sim *s, uint32_t proc);
+/* The daemon ends: until the next life knows of it, nobody is given what they write. */
+void sim_ghosts_stay(struct sim *s);
+/* A new life of the daemon heard of all that died before. */
+void sim_ghosts_told(struct sim *s);
+/* They write. */
+void sim_ghosts_act(struct sim *s);
 /* Every claim's slot holds what it must. */
 void sim_claims_check(struct sim *s);
 /* Reads a slot as a worker does: the bytes, then the generation. False: the read came too late. */

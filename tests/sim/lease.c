@@ -337,22 +337,16 @@ static uint32_t match_flags(struct sim *s)
 	       (sim_chance(s, 200) ? PROTO_MATCH_NO_TAIL : 0u);
 }
 
-void sim_match(struct sim *s, struct sim_session *se)
+static void match(struct sim *s, struct sim_session *se, struct sim_lease *l, uint32_t flags)
 {
-	struct proto_match_req m = { .has = PROTO_HAS_ALL };
+	struct proto_match_req m = { .has = PROTO_HAS_ALL, .flags = flags };
 	struct proto_match_rep rep;
-	struct sim_lease *l = NULL;
 	uint8_t keys[UNIVERSE_MAX * MODEL_KEY];
 	int status;
 
-	for (uint32_t i = 0; i < SIM_LEASES && !l; i++)
-		if (!se->leases[i].used)
-			l = &se->leases[i];
-	begin_prompt(s, se, l);
 	m.ns = se->ns[ns_of(l)];
 	m.tenant = universe_roots[l->p.root].tenant;
 	m.salt = world_text(universe_roots[l->p.root].salt);
-	m.flags = match_flags(s) | (l->island ? PROTO_MATCH_ISLAND : 0u);
 	m.deadline_us = sim_chance(s, 300) ? 1 + sim_below(s, 500) : 0;
 	m.keys = keys_of(l, 0, l->given, keys);
 	m.tail = tail_of(s, l);
@@ -371,6 +365,17 @@ void sim_match(struct sim *s, struct sim_session *se)
 	l->id = rep.lease;
 	count_found(s, l, rep.n_device + rep.n_host + rep.n_redis);
 	check_match(s, se, l, &rep, m.flags);
+}
+
+void sim_match(struct sim *s, struct sim_session *se)
+{
+	struct sim_lease *l = NULL;
+
+	for (uint32_t i = 0; i < SIM_LEASES && !l; i++)
+		if (!se->leases[i].used)
+			l = &se->leases[i];
+	begin_prompt(s, se, l);
+	match(s, se, l, match_flags(s) | (l->island ? PROTO_MATCH_ISLAND : 0u));
 }
 
 void sim_extend(struct sim *s, struct sim_session *se, struct sim_lease *l)
@@ -578,6 +583,36 @@ void sim_release(struct sim *s, struct sim_session *se, struct sim_lease *l)
 	if (reserving)
 		world_check(&s->w, world_reserve_reply(se->c, reserving, &none) ==
 					   PROTO_STATUS_UNKNOWN_LEASE);
+}
+
+/* All of a prompt that is there comes up and is read: what copies of it the tiers have is right. */
+void sim_see(struct sim *s, struct sim_session *se, const struct universe_prompt *p, uint64_t epoch)
+{
+	struct sim_lease *l = &se->leases[0];
+
+	world_check(&s->w, !l->used && !p->skip);
+	*l = (struct sim_lease){ .p = *p, .epoch = epoch, .given = p->n, .begun_ns = s->w.now_ns };
+	match(s, se, l, PROTO_MATCH_PROMOTE | PROTO_MATCH_NO_TAIL);
+	if (!s->w.engine)
+		return;
+	sim_hear(s);
+	for (uint32_t i = 0; se->c && l->used && l->loading; i++) {
+		uint64_t due = world_next_due(&s->w);
+
+		if (due == UINT64_MAX || i > 10000)
+			world_fail(&s->w, "a load waits for nothing");
+		world_advance(&s->w, due > s->w.now_ns ? due - s->w.now_ns : 0);
+		if (!s->w.engine)
+			return;
+		sim_hear(s);
+	}
+	if (se->c && l->used)
+		sim_extend(s, se, l);
+	if (!s->w.engine)
+		return;
+	sim_hear(s);
+	if (se->c && l->used)
+		sim_release(s, se, l);
 }
 
 /* ---- looking --------------------------------------------------------------------------------- */

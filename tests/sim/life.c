@@ -211,6 +211,7 @@ void sim_daemon_gone(struct sim *s)
 {
 	s->down = true;
 	s->draining = false;
+	sim_ghosts_stay(s);
 	for (uint32_t i = 0; i < SIM_SESSIONS; i++)
 		if (s->sessions[i].c)
 			sim_session_over(s, &s->sessions[i]);
@@ -252,23 +253,26 @@ void sim_daemon_stop(struct sim *s, uint64_t ns)
 
 /* ---- the next life --------------------------------------------------------------------------- */
 
+static void drop_lost(struct sim *s, struct sim_claims *all)
+{
+	for (uint32_t k = 0; k < all->n;) {
+		const struct gpu_pool *p = s->w.pools[all->v[k].group].pool;
+		const char *at = all->v[k].memory;
+
+		if (p && at >= (const char *)p->shm.base &&
+		    at < (const char *)p->shm.base + p->shm.len)
+			k++;
+		else
+			all->v[k] = all->v[--all->n];
+	}
+}
+
 /* Slots of a pool that was not taken back are nobody's any more; who maps them has them alone. */
 static void drop_old_memory(struct sim *s)
 {
-	for (uint32_t i = 0; i < SIM_PROCS; i++) {
-		struct sim_claims *all = &s->procs[i].claims;
-
-		for (uint32_t k = 0; k < all->n;) {
-			const struct gpu_pool *p = s->w.pools[all->v[k].group].pool;
-			const char *at = all->v[k].memory;
-
-			if (p && at >= (const char *)p->shm.base &&
-			    at < (const char *)p->shm.base + p->shm.len)
-				k++;
-			else
-				all->v[k] = all->v[--all->n];
-		}
-	}
+	for (uint32_t i = 0; i < SIM_PROCS; i++)
+		drop_lost(s, &s->procs[i].claims);
+	drop_lost(s, &s->ghosts);
 }
 
 /* What an operator may change between two lives; pools that are kept stay as they are. */
@@ -277,7 +281,7 @@ static void change_settings(struct sim *s)
 	struct prefixd_engine_config *e = &s->w.config.engine;
 
 	s->result->changes++;
-	switch (sim_below(s, 4)) {
+	switch (sim_below(s, 5)) {
 	case 0:
 		e->pool_blocks = 24 + sim_below(s, 72);
 		break;
@@ -290,6 +294,13 @@ static void change_settings(struct sim *s)
 		e->grace_ns = sim_chance(s, 500) ? 0 : 1000000;
 		e->verify = (enum prefixd_verify_policy)sim_below(s, 3);
 		break;
+	case 3: { /* tenants in another order: they keep their numbers */
+		struct prefixd_tenant first = s->w.tenants[0];
+
+		s->w.tenants[0] = s->w.tenants[1];
+		s->w.tenants[1] = first;
+		break;
+	}
 	default:
 		if (!s->w.tiers)
 			break;
@@ -346,6 +357,18 @@ static void damage(struct sim *s)
 		s->known[i].audited = false;
 }
 
+/*
+ * All that nobody holds is evicted, once in a while: a lease that stands at too little of its path
+ * after the start is found out at once.
+ */
+static void squeeze(struct sim *s)
+{
+	for (uint32_t g = 0; g < WORLD_GROUPS; g++)
+		if (s->w.pools[g].pool)
+			world_evict(&s->w, g, UINT32_MAX);
+	look(s, compare);
+}
+
 void sim_daemon_start(struct sim *s)
 {
 	uint32_t before = s->w.life.n;
@@ -366,6 +389,7 @@ void sim_daemon_start(struct sim *s)
 		world_pool_answer(&s->w, false);
 	s->life = s->w.life.n;
 	s->boots[s->life] = s->w.config.engine.boot;
+	drop_old_memory(s);
 	if (!s->w.engine) {
 		s->result->restart_kills++;
 		sim_point_add(s->result, s->w.life.point, 1);
@@ -373,11 +397,13 @@ void sim_daemon_start(struct sim *s)
 	}
 	world_life_kill_at(&s->w, 0);
 	s->down = false;
-	drop_old_memory(s);
+	sim_ghosts_told(s);
 	s->n_gone = 0;
 	look(s, compare);
 	s->redis_lost = false;
 	s->may_lose = false;
 	if (s->invalidating)
 		sim_invalidate(s, s->invalidating - 1);
+	if (!s->config.faultless && sim_chance(s, 100))
+		squeeze(s);
 }

@@ -180,6 +180,11 @@ static void work(struct sim *s, uint32_t si)
 		sim_probe(s, se);
 	} else if (dice < 75) {
 		sim_prefetch(s, se);
+	} else if (dice < 90 && s->n_known && !se->leases[0].used) {
+		const struct sim_known *k = &s->known[sim_below(s, s->n_known)];
+
+		if (universe_roots[k->p.root].tenant == (se->proc >= SIM_BLUE))
+			sim_see(s, se, &k->p, k->epoch);
 	} else if (dice < 150 && old_life(s, p)) {
 		sim_quiesce(s, se, old_life(s, p));
 	} else if (!l->used) {
@@ -277,6 +282,11 @@ static void one_op(struct sim *s)
 	uint32_t kills = s->op < 30 ? 5 * s->nature.kills_permille : s->nature.kills_permille;
 
 	s->op_began_ns = s->w.now_ns;
+	if (s->op >= s->nature.crowd_at && !s->down && !s->draining) {
+		s->nature.crowd_at = UINT64_MAX;
+		sim_crowd(s);
+		return;
+	}
 	if (s->draining && s->op >= s->drained) {
 		sim_daemon_stop(s, 1000000);
 	} else if (s->down) {
@@ -314,14 +324,16 @@ static void draw_tiers(struct sim *s, struct world_tiers_config *t)
 static void draw(struct sim *s, struct world_config *wc)
 {
 	struct sim_nature *n = &s->nature;
+	static const uint32_t admin[] = { 0, 0, 0, 0, 3, 3, 3, 3, 3, 40 };
 	bool faults = !s->config.faultless;
 
 	n->islands = sim_chance(s, 400);
 	n->two_groups = sim_chance(s, 300);
 	n->kills_permille = faults ? 10 : 0;
 	n->outside_permille = faults && sim_chance(s, 700) ? 10 : 0;
-	n->admin_permille = sim_chance(s, 500) ? 3 : 0;
+	n->admin_permille = admin[sim_below(s, radix_array_size(admin))];
 	n->sleep_permille = faults ? 10 : 0;
+	n->crowd_at = sim_chance(s, 100) ? 1 + sim_below(s, 1000) : UINT64_MAX;
 	n->max_age_ns = faults && sim_chance(s, 300) ? 20000000 : 0;
 	world_config_init(wc);
 	draw_tiers(s, &wc->tiers);
@@ -365,11 +377,35 @@ static void run_until_idle(struct sim *s)
 	}
 }
 
+/* Places of its records are used again, in later lives too. */
+static void check_ledger(struct sim *s)
+{
+	uint64_t most = 4096 + 16 * 16384, len = s->w.life.ledger.store.committed;
+
+	if (s->w.config.keep && len > most)
+		world_fail(&s->w, "the ledger has grown to %llu bytes", (unsigned long long)len);
+}
+
+/* Somebody who may name every tenant's prompts reads all that is left. */
+static void see_all(struct sim *s)
+{
+	struct sim_session *se = &s->sessions[0];
+
+	sim_spawn(s, se->proc);
+	s->procs[se->proc].peer.admin = true;
+	s->procs[se->proc].copies = false;
+	sim_connect(s, se);
+	for (uint32_t i = 0; i < s->n_known; i++)
+		sim_see(s, se, &s->known[i].p, s->known[i].epoch);
+	sim_kill(s, se->proc);
+}
+
 /* Everybody leaves: nothing is under way, and every slot is free or a block's. */
 static void check_end(struct sim *s)
 {
 	for (uint32_t p = 0; p < SIM_PROCS; p++)
 		sim_kill(s, p);
+	sim_crowd_leaves(s);
 	s->config.faultless = true;
 	while (s->down)
 		sim_daemon_start(s);
@@ -378,7 +414,9 @@ static void check_end(struct sim *s)
 		world_redis_up(&s->w, true);
 	}
 	world_advance(&s->w, s->w.config.engine.grace_ns + 1);
+	see_all(s);
 	run_until_idle(s);
+	check_ledger(s);
 	world_check(&s->w, world_in_flight(&s->w) == 0);
 	for (uint32_t g = 0; g < WORLD_GROUPS; g++) {
 		struct radix_stats st;
@@ -424,6 +462,7 @@ void sim_run(const struct sim_config *config, struct sim_result *ret)
 			world_fail(&s->w, "the daemon is gone, and nobody has seen it");
 		if (!s->down)
 			sim_hear(s);
+		sim_ghosts_act(s);
 		sim_claims_check(s);
 		ret->ops++;
 		ret->steps = s->w.n_steps;

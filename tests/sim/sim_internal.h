@@ -22,6 +22,7 @@ struct sim_nature {
 	bool two_groups; /* digests lie in a pool of their own, with longer blocks */
 	uint32_t kills_permille, outside_permille, admin_permille, sleep_permille;
 	uint64_t max_age_ns;
+	uint64_t crowd_at; /* the operation at which the crowd comes */
 };
 
 struct sim_lease {
@@ -94,6 +95,7 @@ struct sim {
 	uint64_t n_exits; /* before it began to drain */
 	uint64_t drained; /* the operation at which it stops */
 	struct sim_proc procs[SIM_PROCS];
+	struct sim_claims ghosts; /* what devices of dead processes may still write */
 	struct sim_session sessions[SIM_SESSIONS];
 	struct oracle oracle;
 	uint64_t epochs[UNIVERSE_NS];
@@ -147,6 +149,10 @@ void sim_spawn(struct sim *s, uint32_t proc);
 void sim_connect(struct sim *s, struct sim_session *se);
 void sim_close(struct sim *s, struct sim_session *se); /* the socket; the process lives */
 void sim_kill(struct sim *s, uint32_t proc);
+/* A process with so many namespaces, roots and leases that the ledger needs more pieces for them; it
+ * asks for nothing more, and lives to the end. */
+void sim_crowd(struct sim *s);
+void sim_crowd_leaves(struct sim *s);
 void sim_quiesce(struct sim *s, struct sim_session *se, uint32_t life);
 /* Its leases are over for the session, which cannot speak for them any more. */
 void sim_session_over(struct sim *s, struct sim_session *se);
@@ -165,6 +171,8 @@ void sim_reserve(struct sim *s, struct sim_session *se, struct sim_lease *l);
 void sim_fill(struct sim *s, struct sim_session *se, struct sim_lease *l);
 void sim_commit(struct sim *s, struct sim_session *se, struct sim_lease *l);
 void sim_release(struct sim *s, struct sim_session *se, struct sim_lease *l);
+void sim_see(struct sim *s, struct sim_session *se, const struct universe_prompt *p,
+	     uint64_t epoch);
 void sim_probe(struct sim *s, struct sim_session *se);
 void sim_prefetch(struct sim *s, struct sim_session *se);
 

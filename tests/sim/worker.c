@@ -179,9 +179,50 @@ void sim_kill(struct sim *s, uint32_t proc)
 	if (!p->alive)
 		return;
 	p->alive = false;
+	sim_ghosts_rise(s, proc);
 	p->claims.n = 0;
 	for (uint32_t i = 0; i < SIM_SESSIONS; i++)
 		if (s->sessions[i].proc == proc && s->sessions[i].c)
 			sim_session_over(s, &s->sessions[i]);
 	world_kill_as(&s->w, p->peer.pid, p->peer.start_time);
+}
+
+/* ---- the crowd ------------------------------------------------------------------------------- */
+
+static const struct prefixd_peer crowd = { .pid = 50, .uid = 1000, .gid = 1000, .start_time = 1 };
+
+void sim_crowd(struct sim *s)
+{
+	enum {
+		NS = 20,
+		LEASES = 140
+	};
+	const struct proto_id instance = { { 50 } };
+	struct world_client *c = world_connect_as(&s->w, &crowd, &instance);
+	struct proto_hello_req hello = world_hello_req(c);
+	struct proto_hello_rep welcome;
+	uint32_t ns[NS];
+
+	world_check(&s->w, world_hello(c, &hello, &welcome) == PROTO_STATUS_OK);
+	for (uint32_t i = 0; i < NS; i++) {
+		const char name[] = { 'a' + (char)i, '\0' };
+		struct proto_open_req m = world_open_req(name);
+		struct proto_open_rep rep;
+
+		world_check(&s->w, world_open(c, &m, &rep) == PROTO_STATUS_OK);
+		ns[i] = rep.ns;
+	}
+	for (uint32_t i = 0; i < LEASES; i++) {
+		const char salt[] = { 'a' + (char)(i / NS), '\0' };
+		struct proto_match_req m = { .has = PROTO_HAS_ALL, .ns = ns[i % NS] };
+		struct proto_match_rep rep;
+
+		m.salt = world_text(salt);
+		world_check(&s->w, world_match(c, &m, &rep) == PROTO_STATUS_OK);
+	}
+}
+
+void sim_crowd_leaves(struct sim *s)
+{
+	world_kill_as(&s->w, crowd.pid, crowd.start_time);
 }
