@@ -243,6 +243,92 @@ START_TEST(F02_killed_while_it_writes)
 }
 END_TEST
 
+/* ---- what a worker holds over a restart ------------------------------------------------------ */
+
+enum {
+	HELD_POOL = 64,
+	HELD_BLOCKS = 8,
+	HELD_RESERVED = 16,
+	HELD_COMMITTED = 4,
+	HELD_OTHERS = 40 /* prompts: several times what the pool has left */
+};
+
+/* A whole request as far as there is room.  Return: blocks that were there or are now. */
+static uint32_t fetch(struct worker *w, uint32_t n_blocks, uint32_t stem, uint64_t variant)
+{
+	int r;
+
+	worker_prompt(w, n_blocks, stem, variant);
+	ck_assert_int_eq(worker_match(w), PFX_OK);
+	r = worker_reserve(w);
+	ck_assert(r == PFX_OK || r == PFX_BUSY);
+	if (w->n_reserved) {
+		worker_write(w, 0, w->n_reserved);
+		ck_assert_int_eq(worker_commit(w, w->n_reserved), PFX_OK);
+	}
+	ck_assert_int_eq(worker_release(w), PFX_OK);
+	return w->n_hit + w->n_reserved;
+}
+
+/*
+ * A worker reads a leased path and has slots reserved when the daemon is killed.  Under the next
+ * daemon others use all the rest of the pool, many times over.  The first one was not told anything:
+ * its device reads the leased blocks and writes into the reserved slots.  Nobody's bytes change.  As
+ * soon as it says QUIESCED all of it is for use again.
+ */
+START_TEST(what_a_worker_holds_is_not_reused)
+{
+	static struct worker w, other;
+	const void *at[HELD_BLOCKS];
+	static uint8_t seen[HELD_BLOCKS][WORKER_BLOCK_BYTES];
+	pfx_match_result m = { .struct_size = sizeof(m) };
+	pfx_prompt p = { .struct_size = sizeof(p), .salt = "", .n_keys = HELD_BLOCKS };
+	void *room[HELD_RESERVED];
+	uint32_t n = 0, n_slots = 0;
+
+	start(&d, "64");
+	worker_start(&w, d.socket, 1);
+	worker_start(&other, d.socket, 2);
+	ck_assert_uint_eq(fetch(&w, HELD_BLOCKS, 1, 1), HELD_BLOCKS);
+	p.keys = w.tokens;
+	ck_assert_int_eq(pfx_match(w.ns, &p, &m), PFX_OK); /* held */
+	for (uint32_t k = 0; k < m.n_runs; k++)
+		for (uint32_t j = 0; j < m.runs[k].len; j++, n++)
+			at[n] = pfx_slot(w.ns, m.runs[k].start + j);
+	ck_assert_uint_eq(n, HELD_BLOCKS);
+	for (uint32_t i = 0; i < n; i++)
+		memcpy(seen[i], at[i], WORKER_BLOCK_BYTES);
+	worker_prompt(&w, HELD_RESERVED, 2, 2);
+	ck_assert_int_eq(worker_match(&w), PFX_OK);
+	ck_assert_int_eq(worker_reserve(&w), PFX_OK);
+	ck_assert_uint_eq(w.n_reserved, HELD_RESERVED);
+	worker_write(&w, 0, HELD_COMMITTED);
+	ck_assert_int_eq(worker_commit(&w, HELD_COMMITTED), PFX_OK);
+	for (uint32_t i = 0; i < HELD_RESERVED; i++)
+		room[i] = pfx_slot(w.ns, w.slots[i]);
+	kill_and_start(&d, "64");
+	ck_assert_int_eq(pfx_ping(other.client, 0), PFX_OK);
+	for (uint64_t v = 0; v < HELD_OTHERS; v++)
+		(void)fetch(&other, HELD_BLOCKS, 3, 100 + v);
+	for (uint32_t i = HELD_COMMITTED; i < HELD_RESERVED; i++)
+		memset(room[i], 0xee, WORKER_BLOCK_BYTES);
+	for (uint32_t i = 0; i < n; i++)
+		ck_assert_mem_eq(seen[i], at[i], WORKER_BLOCK_BYTES);
+	for (uint64_t v = HELD_OTHERS; v-- > 0;) /* whatever of it is still there */
+		(void)fetch(&other, HELD_BLOCKS, 3, 100 + v);
+	ck_assert_uint_eq(other.corrupt, 0);
+	/* What it held is not more than it was, either. */
+	ck_assert_uint_eq(fetch(&other, HELD_POOL, 4, 4), HELD_POOL - HELD_BLOCKS - HELD_RESERVED);
+	ck_assert_int_eq(pfx_quiesced(w.client, &n_slots), PFX_OK);
+	settle();
+	ck_assert_uint_eq(fetch(&other, HELD_POOL, 5, 5), HELD_POOL);
+	ck_assert_uint_eq(other.corrupt + other.errors + w.corrupt + w.errors, 0);
+	worker_stop(&w);
+	worker_stop(&other);
+	stop(&d);
+}
+END_TEST
+
 /* ---- T27: as warm as before ------------------------------------------------------------------ */
 
 enum {
@@ -327,6 +413,8 @@ int main(int argc, char **argv)
 		tcase_add_loop_test(t, F02_killed_while_it_writes, 0, N_STEPS * N_ORDERS);
 	if (!*which || strcmp(which, "F21") == 0)
 		tcase_add_test(t, F21_restart_between_two_calls);
+	if (!*which || strcmp(which, "held") == 0)
+		tcase_add_test(t, what_a_worker_holds_is_not_reused);
 	if (!*which || strcmp(which, "T27") == 0)
 		tcase_add_test(t, T27_as_warm_as_before);
 	suite_add_tcase(suite, t);
