@@ -293,6 +293,7 @@ int radix_append(struct radix_index *ix, struct radix_pin *pin, struct radix_ent
 	init->root = pin->at.root;
 	init->ns = root->config.ns;
 	init->tenant = root->config.tenant;
+	init->root_check = root->check;
 	init->parent = entry_before(ix, &pin->at);
 	init->island = pin->at.node == RADIX_NODE_ISLAND;
 	init->slot_generation = init->slot == RADIX_NONE ? 0 : ix->slots.generation[init->slot];

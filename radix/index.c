@@ -184,6 +184,24 @@ bool radix_root_config_ok(const struct radix_root_config *config)
 	       (config->mode != RADIX_KEYS_DIGEST || config->key_len <= RADIX_DIGEST_MAX);
 }
 
+static uint64_t root_check(const struct radix_root_config *c)
+{
+	struct {
+		uint32_t mode, key_len, block_tokens, token_bytes, ns, tenant;
+		uint8_t name[16];
+	} fields = {
+		.mode = c->mode,
+		.key_len = c->key_len,
+		.block_tokens = c->block_tokens,
+		.token_bytes = c->token_bytes,
+		.ns = c->ns,
+		.tenant = c->tenant,
+	};
+
+	memcpy(fields.name, c->name, sizeof(fields.name));
+	return radix_hash(&fields, sizeof(fields), 0);
+}
+
 void radix_root_init(struct radix_index *ix, uint32_t i, const struct radix_root_config *config)
 {
 	ix->root_serial++;
@@ -191,6 +209,7 @@ void radix_root_init(struct radix_index *ix, uint32_t i, const struct radix_root
 		.config = *config,
 		.g = radix_geometry_of(config->key_len),
 		.chain = radix_hash(&ix->root_serial, sizeof(ix->root_serial), ix->secret[1]),
+		.check = root_check(config),
 		.refs = 1,
 		.first_child = RADIX_NONE,
 		.first_island = RADIX_NONE,

@@ -96,7 +96,7 @@ struct radix_root_config {
 	uint32_t ns;           /* namespace number, tag only: for flush and dump */
 	uint32_t tenant;       /* tag only */
 	uint64_t user;         /* the caller's own; given back by radix_root_user() */
-	uint8_t name[16];      /* the caller's own; for radix/log.h */
+	uint8_t name[16];      /* the caller's own: who it is, in radix/log.h and after a restart */
 };
 
 radix_nodiscard int radix_root_new(struct radix_index *ix, const struct radix_root_config *config,

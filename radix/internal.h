@@ -21,6 +21,7 @@ struct radix_root {
 	struct radix_root_config config;
 	struct radix_geometry g;
 	uint64_t chain; /* keyed by a number that is never used again */
+	uint64_t check; /* of what it is for its caller, in any life */
 	uint64_t n_blocks;
 	uint32_t refs; /* the caller's and one per pin */
 	uint32_t first_child;

@@ -89,8 +89,8 @@ static bool root_agrees(const struct radix_index *ix, const struct radix_entry *
 	if (e->root >= ix->n_roots)
 		return false;
 	r = &ix->roots[e->root];
-	return r->live && r->g.key_len == e->key_len && r->config.ns == e->ns &&
-	       r->config.tenant == e->tenant;
+	return r->live && r->check == e->root_check && r->g.key_len == e->key_len &&
+	       r->config.ns == e->ns && r->config.tenant == e->tenant;
 }
 
 /* Something that changes while it is a member has to be written anew. */

@@ -19,7 +19,10 @@
 #include "radix/store.h"
 #include "radix/tiers.h"
 
-/* A root as it was; blocks of roots that are not given are not taken. */
+/*
+ * A root as it was, with all that is in its configuration but `user`; blocks of others are not
+ * taken.  It has one reference, the caller's.
+ */
 struct radix_recover_root {
 	uint32_t root; /* its number */
 	struct radix_root_config config;
@@ -45,7 +48,7 @@ struct radix_recover_config {
 /* Why entries were not taken; each counts once, under the first that applies. */
 #define RADIX_DAMAGES(X)                                                            \
 	X(CHECK, "check")   /* the entry does not agree with its check */           \
-	X(ROOT, "root")     /* its root is not there, or differs */                 \
+	X(ROOT, "root")     /* its root is not there, or another one */             \
 	X(KEY, "key")       /* its key lies where none can be */                    \
 	X(COPY, "copy")     /* no copy is left, or its slot is another block's */   \
 	X(PARENT, "parent") /* its parent's number does not agree with its check */ \
@@ -80,7 +83,7 @@ uint64_t radix_store_len(const struct radix_index_config *config);
 enum radix_store_content {
 	RADIX_STORE_EMPTY,   /* nothing was ever written */
 	RADIX_STORE_INDEX,   /* an index of the numbers given here */
-	RADIX_STORE_OTHER,   /* an index of other numbers, which ret has */
+	RADIX_STORE_OTHER,   /* an index of other numbers, which ret has; `redis` may differ */
 	RADIX_STORE_VERSION, /* of a version that this program does not read */
 	RADIX_STORE_FOREIGN, /* something else, or its head is damaged */
 };

@@ -26,10 +26,11 @@ void radix_table_deinit(struct radix_table *t)
 uint64_t radix_table_check_at(const struct radix_entry *e, uint32_t entry, const void *key)
 {
 	struct {
-		uint64_t generation, key, key_hash;
+		uint64_t generation, root_check, key, key_hash;
 		uint32_t entry, root, ns, tenant, key_len, n_tokens;
 	} fields = {
 		.generation = e->generation,
+		.root_check = e->root_check,
 		.key = e->key,
 		.key_hash = radix_hash(key, e->key_len, 0),
 		.entry = entry,
@@ -104,6 +105,7 @@ uint32_t radix_table_add(struct radix_table *t, const struct radix_entry_init *i
 	e->state = RADIX_ENTRY_FREE;
 	e->next_free = RADIX_NONE;
 	e->root = init->root;
+	e->root_check = init->root_check;
 	e->key_len = key_len;
 	e->ns = init->ns;
 	e->tenant = init->tenant;

@@ -61,7 +61,8 @@ struct radix_entry {
 	uint8_t moving; /* bit t: a copy is on its way down to tier t */
 	uint8_t turn;   /* counts the times that the block's bytes may have become others */
 	uint8_t hit; /* 1: a lease that had not stored it matched up to here, or below, as above */
-	uint8_t reserved[12];
+	uint8_t reserved[4];
+	uint64_t root_check; /* who its root is: radix_root.check */
 };
 
 _Static_assert(sizeof(struct radix_entry) == 128, "a table entry is two cache lines");
@@ -83,6 +84,7 @@ void radix_table_deinit(struct radix_table *t);
 /* What a new entry says, beside its key. */
 struct radix_entry_init {
 	uint32_t root, ns, tenant;
+	uint64_t root_check;
 	uint32_t slot;            /* RADIX_NONE: in Redis only */
 	uint64_t slot_generation; /* 0: no slot */
 	uint32_t parent;          /* entry or RADIX_NONE */

@@ -211,6 +211,14 @@ START_TEST(blocks_of_roots_that_are_gone)
 	reborn_recover(&r);
 	ck_assert_uint_eq(r.r.damaged[RADIX_DAMAGE_ROOT], 2);
 	finish();
+	/* another salt's or epoch's, as the name says */
+	begin(RADIX_KEYS_TOKENS, 8, 0, 0);
+	bed_store(&b, "ab");
+	reborn_init(&r, b.ix, &kept);
+	r.roots[0].config.name[3]++;
+	reborn_recover(&r);
+	ck_assert_uint_eq(r.r.damaged[RADIX_DAMAGE_ROOT], 2);
+	finish();
 }
 END_TEST
 

@@ -200,6 +200,7 @@ static const struct field {
 	FIELD(check, GOES),
 	FIELD(generation, GOES),
 	FIELD(root, GOES),
+	FIELD(root_check, GOES),
 	FIELD(ns, GOES),
 	FIELD(tenant, GOES),
 	FIELD(key, GOES),

@@ -144,6 +144,7 @@ START_TEST(a_check_covers_all_that_identifies)
 		CHANGES(key[i]);
 	CHANGES(e->generation);
 	CHANGES(e->root);
+	CHANGES(e->root_check);
 	CHANGES(e->ns);
 	CHANGES(e->tenant);
 	CHANGES(e->n_tokens);
