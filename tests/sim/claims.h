@@ -3,9 +3,9 @@
  *
  *   1. Bytes that a worker reads from a slot that it leased are what namespace, tenant, salt, epoch
  *      and path say, from the reply that named the slot until the worker lets go of it: RELEASE,
- *      QUIESCED, the end of its process, or a generation that says stale where reads may be revoked.
- *   2. A slot that is given to be filled is in no other use: no process that lives may still read or
- *      write it, under whatever life of the daemon it got it.
+ *      QUIESCED, the end of its process, or a generation that says stale (revocable reads).
+ *   2. A slot that is given to be filled is in no other use: no process that lives may still read
+ *      or write it, under whatever life of the daemon it got it.
  *   3. What is found was committed, under the same root and epoch.
  *   4. What lives on a lease of a process that lives is found.
  *   5. What was found before the daemon's end is found after its start (life.c).

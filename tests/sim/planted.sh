@@ -44,7 +44,8 @@ done
 if [ -z "$applies" ]; then
 	[ -f "$build/build.ninja" ] || meson setup "$build" "$copy" >build-planted/setup.log 2>&1 ||
 		{ tail -5 build-planted/setup.log; exit 1; }
-	ninja -C "$build" --quiet tests/sim/sim
+	ninja -C "$build" --quiet tests/sim/sim >build-planted/make.log 2>&1 ||
+		{ grep -m 3 error build-planted/make.log; exit 1; }
 	"$build"/tests/sim/sim --seeds $seeds >build-planted/sim.log 2>&1 ||
 		{ tail -3 build-planted/sim.log; echo 'planted: the simulation fails without a fault'; exit 1; }
 fi

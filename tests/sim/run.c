@@ -212,7 +212,7 @@ static void something(struct sim *s, uint32_t si)
 
 /*
  * The daemon stops somewhere within what happens next: within one operation, so that what it may
- * have taken along is known, or later.  If it passes no crash point until then, it stops after that.
+ * have taken along is known, or later.  If it passes no crash point, it stops after that.
  */
 static void crash_in(struct sim *s, uint32_t si)
 {
@@ -340,6 +340,7 @@ static void draw(struct sim *s, struct world_config *wc)
 	wc->seed = s->config.seed;
 	wc->record = s->config.record;
 	wc->keep = !s->config.one_life;
+	wc->no_verify = s->config.blind;
 	wc->engine.pool_blocks = 24 + sim_below(s, 72);
 	wc->engine.index_blocks = sim_chance(s, 500) ? 256 : sim_below(s, 64);
 	wc->engine.grace_ns = sim_chance(s, 500) ? 0 : 1000000;

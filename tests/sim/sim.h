@@ -2,8 +2,8 @@
  * sim.h - one simulated world under one seed: daemon, workers, device, Redis and keeper.
  *
  * What it is.  A seed says how the world is built and everything that happens in it: what ten
- * workers ask for, who dies when, at which crash point the daemon stops, which answers of the device
- * and of Redis are late, out of order or lost, when memory below is damaged, how the clock jumps.
+ * workers ask for, who dies when, at which crash point the daemon stops, which answers of the
+ * device and of Redis are late, out of order or lost, what is damaged, how the clock jumps.
  *
  * What it guarantees.  The same seed and number of operations give the same run.  The first thing
  * that is not as claims.h says ends the process with status 1 and says what it was.
@@ -19,6 +19,7 @@ struct sim_config {
 	bool record;    /* keep a transcript; a failure prints its end */
 	bool faultless; /* nobody dies and nothing goes wrong, for comparison */
 	bool one_life;  /* the daemon never ends */
+	bool blind;     /* the engine's invariants are not verified */
 };
 
 #define SIM_COUNTS(X)                                                                            \
