@@ -140,6 +140,8 @@ int shelves_start(struct shelves *s, bool verify)
 				     "holder",
 				     "--hold-timeout",
 				     "20s",
+				     "--drain-timeout", /* leases of shelves_hold() may be left */
+				     "100ms",
 				     "--naming-key-file",
 				     key,
 				     "--recover-verify",
