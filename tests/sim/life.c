@@ -358,8 +358,8 @@ static void damage(struct sim *s)
 }
 
 /*
- * All that nobody holds is evicted, once in a while: a lease that stands at too little of its path
- * after the start is found out at once.
+ * All that nobody holds is evicted, once in a while and mostly after a crash: a lease that stands at
+ * too little of its path after the start is found out at once.
  */
 static void squeeze(struct sim *s)
 {
@@ -371,7 +371,7 @@ static void squeeze(struct sim *s)
 
 void sim_daemon_start(struct sim *s)
 {
-	uint32_t before = s->w.life.n;
+	uint32_t before = s->w.life.n, squeezed = s->may_lose ? 300 : 50;
 	bool lost;
 
 	world_check(&s->w, before + 1 < radix_array_size(s->boots));
@@ -404,6 +404,6 @@ void sim_daemon_start(struct sim *s)
 	s->may_lose = false;
 	if (s->invalidating)
 		sim_invalidate(s, s->invalidating - 1);
-	if (!s->config.faultless && sim_chance(s, 100))
+	if (!s->config.faultless && sim_chance(s, squeezed))
 		squeeze(s);
 }

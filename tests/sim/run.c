@@ -51,7 +51,7 @@ static void outside(struct sim *s)
 		world_redis_up(&s->w, true);
 		break;
 	case 5:
-		world_host_damage(&s->w, 0, sim_below(s, 4));
+		s->host_hurt |= world_host_damage(&s->w, 0, sim_below(s, 4)) > 0;
 		break;
 	case 6: /* some answers are slow, and come after others */
 		world_delay(&s->w, 1000ull * (1 + sim_below(s, 1000)), 1 + sim_below(s, 8));
@@ -465,6 +465,7 @@ void sim_run(const struct sim_config *config, struct sim_result *ret)
 			sim_hear(s);
 		sim_ghosts_act(s);
 		sim_claims_check(s);
+		sim_copies_check(s);
 		ret->ops++;
 		ret->steps = s->w.n_steps;
 	}

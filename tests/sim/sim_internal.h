@@ -90,7 +90,8 @@ struct sim {
 	uint64_t rng;  /* of what happens; the world has its own */
 	uint32_t life; /* of the daemon, from 1 on */
 	struct proto_id boots[1024];
-	bool down; /* no daemon */
+	bool down;      /* no daemon */
+	bool host_hurt; /* some of host memory was damaged */
 	bool draining;
 	uint64_t n_exits; /* before it began to drain */
 	uint64_t drained; /* the operation at which it stops */
@@ -185,6 +186,10 @@ void sim_waits_check(struct sim *s);
 void sim_leads(struct sim *s, struct sim_lease *l, uint32_t at, uint64_t ns);
 void sim_lead_matched(struct sim *s, struct sim_lease *l, const struct proto_match_rep *rep,
 		      uint32_t flags);
+
+/* ---- copies.c -------------------------------------------------------------------------------- */
+
+void sim_copies_check(struct sim *s);
 
 /* ---- life.c: the daemon's lives, and what must be there in the next one ---------------------- */
 
