@@ -151,9 +151,8 @@ void sim_connect(struct sim *s, struct sim_session *se);
 void sim_close(struct sim *s, struct sim_session *se); /* the socket; the process lives */
 void sim_kill(struct sim *s, uint32_t proc);
 /*
- * A process with so many namespaces, roots and leases that the ledger needs more pieces for them;
- * it
- * asks for nothing more, and lives to the end.
+ * A process with so many namespaces, roots and leases that the ledger needs more pieces for them.
+ * It asks for nothing more, and lives to the end.
  */
 void sim_crowd(struct sim *s);
 void sim_crowd_leaves(struct sim *s);
