@@ -553,7 +553,9 @@ int main(void)
 	tcase_add_test(t, wrong_payloads_that_are_held);
 	suite_add_tcase(s, t);
 	scene_case(s, "T30", one_entry_is_damaged);
-	scene_case(s, "T05", names_after_a_restart);
-	scene_case(s, "T05b", names_go_on);
+	t = tcase_create("T05");
+	tcase_add_test(t, names_after_a_restart);
+	tcase_add_test(t, names_go_on);
+	suite_add_tcase(s, t);
 	return scene_main(s);
 }
