@@ -484,6 +484,62 @@ START_TEST(F24_nonsense_in_the_environment)
 }
 END_TEST
 
+static int listening(const char *path)
+{
+	struct sockaddr_un sa = { .sun_family = AF_UNIX };
+	int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+	(void)snprintf(sa.sun_path, sizeof(sa.sun_path), "%s", path);
+	ck_assert_int_eq(bind(fd, (const struct sockaddr *)&sa, sizeof(sa)), 0);
+	ck_assert_int_eq(listen(fd, 64), 0);
+	return fd;
+}
+
+/*
+ * The service manager's sockets: served from the first connection on, which was made before the
+ * daemon was there; handed over by an upgrade; and left where they are at the end, for the next.
+ */
+START_TEST(F24_sockets_of_the_service_manager)
+{
+	char script[256], path[128];
+	const char *binary = e2e_daemon_binary();
+	pfx_client *early;
+	int fds[2];
+
+	fds[0] = listening(d.socket);
+	fds[1] = listening(d.admin);
+	/* Out of the way of 3 and 4, and not closed on exec; a shell takes one digit. */
+	ck_assert(fcntl(8, F_GETFD) < 0 && fcntl(9, F_GETFD) < 0);
+	ck_assert_int_eq(dup2(fds[0], 8), 8);
+	ck_assert_int_eq(dup2(fds[1], 9), 9);
+	(void)snprintf(path, sizeof(path), "%s/prog", d.dir);
+	(void)snprintf(script, sizeof(script),
+		       "#!/bin/sh\nexport LISTEN_PID=$$ LISTEN_FDS=2 "
+		       "LISTEN_FDNAMES=prefixd:prefixd-admin\nexec %s \"$@\" 3<&8 4<&9\n",
+		       binary);
+	file_write(path, script, 0700);
+	ck_assert_int_eq(setenv("PREFIXD_BIN", path, 1), 0);
+	for (int life = 0; life < 2; life++) {
+		int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+		struct sockaddr_un sa = { .sun_family = AF_UNIX };
+
+		(void)snprintf(sa.sun_path, sizeof(sa.sun_path), "%s", d.socket);
+		ck_assert_int_eq(connect(fd, (const struct sockaddr *)&sa, sizeof(sa)), 0);
+		START("--pool-blocks", "64");
+		early = e2e_connect(&d);
+		ck_assert_int_eq(pfx_ping(early, 0), PFX_OK);
+		upgrade();
+		ck_assert_int_eq(pfx_ping(early, 0), PFX_OK);
+		pfx_close(early);
+		close(fd);
+		ck_assert_int_eq(number("{\"op\":\"status\"}", "pid"), d.pid);
+		ck_assert_int_eq(e2e_daemon_stop(&d, SIGTERM), 0);
+		ck_assert_int_eq(access(d.socket, F_OK), 0);
+		ck_assert_int_eq(access(d.admin, F_OK), 0);
+	}
+}
+END_TEST
+
 /* ---- F23: SIGTERM ---------------------------------------------------------------------------- */
 
 /* A worker with a lease; ends it when it is told to. */
@@ -614,6 +670,7 @@ int main(int argc, char **argv)
 		tcase_add_test(t, F24_leases_of_the_living_stay);
 		tcase_add_test(t, F24_without_a_keeper);
 		tcase_add_test(t, F24_the_same_port);
+		tcase_add_test(t, F24_sockets_of_the_service_manager);
 		tcase_add_loop_test(t, F24_nonsense_in_the_environment, 0, 5);
 	}
 	if (f23) {
