@@ -1,25 +1,39 @@
 #!/bin/sh
-# planted.sh [--applies] [NAME...] - does the simulation notice?
+# planted.sh [--applies | --share N [--turn T]] [NAME...] - does the simulation notice?
 #
 # Plants each fault of planted/ (some: without .patch) into a copy of the sources, builds the
-# simulation there and runs up to 100 seeds.  A line for each says which seed noticed it; the last line
-# is "planted: N caught, N missed", and one that is missed fails the run.  --applies: only whether they
-# apply.  The tree itself is only read; copies and objects lie in build-planted/.
+# simulation there and runs up to 100 seeds, without a look at the engine's invariants: it must come
+# out.  A line for each says which seed noticed it; the last line is "planted: N caught, N missed", and
+# one that is missed fails the run.  --applies: only whether they apply.  --share N: the first three,
+# and of the others every N-th, by turns (T; the day).  The tree itself is only read; copies and objects
+# lie in build-planted/, or in the folder that PLANTED names.
 set -eu
 cd "$(dirname "$0")/../.."
 seeds=100
-copy=build-planted/src
-build=build-planted/build
+work=${PLANTED:-build-planted}
+copy=$work/src
+build=$work/build
 applies=
+share=1
+turn=$(($(date +%s) / 86400))
 if [ "${1:-}" = --applies ]; then
 	applies=1
 	shift
 	copy=$(mktemp -d)
 	trap 'rm -rf "$copy"' EXIT
 fi
+if [ "${1:-}" = --share ]; then
+	share=$2
+	shift 2
+fi
+if [ "${1:-}" = --turn ]; then
+	turn=$2
+	shift 2
+fi
 folder=$(pwd)/tests/sim/planted
 # shellcheck disable=SC2046 # names without blanks
-[ $# -gt 0 ] || set -- $(cd "$folder" && printf '%s\n' *.patch | sed 's,\.patch$,,')
+[ $# -gt 0 ] || set -- $(cd "$folder" && printf '%s\n' *.patch | sed 's,\.patch$,,' |
+	awk -v n="$share" -v t="$turn" 'NR <= 3 || NR % n == t % n')
 
 # All sources; where patches are only tried, those that they name.
 sources() {
@@ -42,12 +56,12 @@ sources "$@" | while IFS= read -r file; do
 done
 
 if [ -z "$applies" ]; then
-	[ -f "$build/build.ninja" ] || meson setup "$build" "$copy" >build-planted/setup.log 2>&1 ||
-		{ tail -5 build-planted/setup.log; exit 1; }
-	ninja -C "$build" --quiet tests/sim/sim >build-planted/make.log 2>&1 ||
-		{ grep -m 3 error build-planted/make.log; exit 1; }
-	"$build"/tests/sim/sim --seeds $seeds >build-planted/sim.log 2>&1 ||
-		{ tail -3 build-planted/sim.log; echo 'planted: the simulation fails without a fault'; exit 1; }
+	[ -f "$build/build.ninja" ] || meson setup "$build" "$copy" >"$work"/setup.log 2>&1 ||
+		{ tail -5 "$work"/setup.log; exit 1; }
+	ninja -C "$build" --quiet tests/sim/sim >"$work"/make.log 2>&1 ||
+		{ grep -m 3 error "$work"/make.log; exit 1; }
+	"$build"/tests/sim/sim --blind --seeds $seeds >"$work"/sim.log 2>&1 ||
+		{ tail -3 "$work"/sim.log; echo 'planted: the simulation fails without a fault'; exit 1; }
 fi
 
 caught=0
@@ -61,16 +75,16 @@ for name in "$@"; do
 	fi
 	[ -z "$applies" ] || continue
 	patch -s -p1 -N --no-backup-if-mismatch -d "$copy" <"$patch"
-	if ! ninja -C "$build" --quiet tests/sim/sim >build-planted/make.log 2>&1; then
+	if ! ninja -C "$build" --quiet tests/sim/sim >"$work"/make.log 2>&1; then
 		echo "missed  $name: it does not build"
-		grep -m 3 error build-planted/make.log || true
+		grep -m 3 error "$work"/make.log || true
 		missed=$((missed + 1))
-	elif "$build"/tests/sim/sim --stop --seeds $seeds >build-planted/sim.log 2>&1; then
+	elif "$build"/tests/sim/sim --stop --blind --seeds $seeds >"$work"/sim.log 2>&1; then
 		echo "missed  $name: $seeds seeds pass"
 		missed=$((missed + 1))
 	else
-		echo "caught  $name: $(sed -n 's/.*sim: \(seed [0-9]*\) fails.*/\1/p' build-planted/sim.log | head -1)," \
-			"$(sed -n 's/^seed [0-9]*, step [0-9]*: //p' build-planted/sim.log | head -1)"
+		echo "caught  $name: $(sed -n 's/.*sim: \(seed [0-9]*\) fails.*/\1/p' "$work"/sim.log | head -1)," \
+			"$(sed -n 's/^seed [0-9]*, step [0-9]*: //p' "$work"/sim.log | head -1)"
 		caught=$((caught + 1))
 	fi
 	patch -s -p1 -R --no-backup-if-mismatch -d "$copy" <"$patch"
