@@ -1,6 +1,6 @@
 /*
- * test_client_restart.c - libprefixd over the ends of daemons: what stays mapped, what is stale, what
- * is said and when, and in which version.
+ * test_client_restart.c - libprefixd over the ends of daemons: what stays mapped, what is stale,
+ * what is said and when, and in which version.
  *
  *     test_client_restart [CASE]    cases: fake, real
  *
