@@ -4,8 +4,8 @@
  *
  *     test_client_restart [CASE]    cases: fake, real
  *
- * "fake" scripts the daemon's side: names of pools that are right or lie, orphans, versions.  "real"
- * kills the daemon under workers that are in the middle of a step, with its memory kept and not.
+ * "fake" scripts the daemon's side: names of pools that are right or lie, orphans, versions.
+ * "real" kills the daemon under workers in the middle of a step, with its memory kept and not.
  */
 #include "clients/c/prefixd_restart.h"
 #include "tests/e2e/fake.h"
