@@ -289,6 +289,7 @@ static void act(struct world *w, const struct prefixd_action *a)
 		break;
 	case PREFIXD_ACTION_EXIT:
 		w->n_exits++;
+		w->life.exited = true;
 		world_note(w, "       exit\n");
 		break;
 	}

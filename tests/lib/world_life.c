@@ -152,17 +152,17 @@ bool world_life_down(const struct world *w)
 
 void world_life_stop(struct world *w, uint64_t ns)
 {
-	uint64_t end = w->now_ns + ns, n_exits = w->n_exits;
+	uint64_t end = w->now_ns + ns;
 
 	world_drain(w, end);
-	while (w->engine && w->n_exits == n_exits && w->now_ns < end) {
+	while (w->engine && !w->life.exited && w->now_ns < end) {
 		uint64_t due = radix_min_u64(world_next_due(w), end);
 
 		world_advance(w, due > w->now_ns ? due - w->now_ns : 0);
 	}
 	if (!w->engine)
 		return; /* killed on the way */
-	if (w->n_exits == n_exits)
+	if (!w->life.exited)
 		world_fail(w, "it does not come to an end");
 	w->engine = prefixd_engine_free(w->engine);
 	world_check(w, w->heap.live_blocks == 0);
@@ -366,7 +366,7 @@ static int life_begins(struct world *w)
 	world_note(w, "       life %u begins\n", w->life.n);
 	if (prefixd_engine_new(&w->engine, e) < 0)
 		return -ENOMEM;
-	w->life.down = false;
+	w->life.down = w->life.exited = false;
 	return 0;
 }
 

@@ -49,6 +49,7 @@ struct world_check {
 struct world_life {
 	uint32_t n;   /* lives so far, this one included */
 	bool down;    /* the daemon is dead */
+	bool exited;  /* it said EXIT */
 	bool holding; /* pools are answered by world_life_restart() */
 	struct world_store ledger;
 	struct world_watch *watches; /* processes of earlier lives that the engine wants watched */
