@@ -333,6 +333,8 @@ static void moved_down(struct prefixd_engine *e, struct prefixd_group *g,
 
 	radix_assert(r == 0 || r == RADIX_E_NOTFOUND);
 	g->reap = true;
+	if (g->over) /* its source may have been kept back until now */
+		prefixd_fence_stir(g);
 	if (ok) {
 		if (mv->m.to == RADIX_TIER_REDIS)
 			e->redis_refused = 0;

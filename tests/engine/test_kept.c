@@ -73,6 +73,29 @@ START_TEST(orphans_of_half_a_pool)
 }
 END_TEST
 
+/* A slot whose block went while it was being copied is kept back until the copy is done. */
+START_TEST(copies_count_while_they_run)
+{
+	struct scene_place b;
+
+	config->tiers = (struct world_tiers_config){ .host_blocks = 8,
+						     .copy = { .latency_ns = 30ull * SECOND } };
+	config->engine.write = PREFIXD_WRITE_THROUGH;
+	fencing_begin();
+	b = fencing_worker(101);
+	fencing_put(&b, 3000, 1, 1);
+	ck_assert_uint_eq(world_in_flight(w), 1);
+	ck_assert_uint_eq(world_evict(w, 0, 1), 1);
+	leave(200, 1000, 0, SLOTS / 2);
+	world_advance(w, SECOND);
+	ck_assert(over("17 of 32", NULL));
+	world_advance(w, 60ull * SECOND);
+	ck_assert_uint_eq(world_in_flight(w), 0);
+	ck_assert(!over(NULL, NULL));
+	world_deinit(w);
+}
+END_TEST
+
 START_TEST(quarantine_of_half_a_pool)
 {
 	struct scene_place a, b;
@@ -275,6 +298,7 @@ int main(void)
 	} cases[] = {
 		{ "kept", orphans_of_half_a_pool, 1 },
 		{ "kept", quarantine_of_half_a_pool, 1 },
+		{ "kept", copies_count_while_they_run, 1 },
 		{ "kept", a_crowd_of_orphans, 1 },
 		{ "kept", broken_bounds_are_reported, 1 },
 		{ "kept", what_operators_see, 1 },
