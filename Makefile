@@ -31,7 +31,7 @@ build: programs ## build/bin/prefixd, prefixctl, prefixd-replay, and the tests
 
 # What a demo needs, without the tests.
 programs: deps $(BUILD)/build.ninja
-	@ninja -C $(BUILD) -j $(JOBS) $(NINJA_QUIET) daemon/prefixd clients/ctl/prefixctl clients/replay/prefixd-replay
+	@ninja -C $(BUILD) -j $(JOBS) $(NINJA_QUIET) daemon/prefixd daemon/prefixd-holder clients/ctl/prefixctl clients/replay/prefixd-replay
 	@mkdir -p $(BUILD)/bin
 	@ln -sf ../daemon/prefixd $(BUILD)/bin/prefixd
 	@ln -sf ../clients/ctl/prefixctl $(BUILD)/bin/prefixctl

@@ -7,8 +7,8 @@
  *
  * What it guarantees.  Memory that this program does not understand, or that does not fit the
  * settings, is left where it is: the daemon does not start, and says how to give the memory up.
- * Memory that makes starts die is given up after PREFIXD_LEDGER_ATTEMPTS of them.  What nobody takes
- * back is given up.  With --keep none all calls do nothing.
+ * Memory that makes starts die is given up after PREFIXD_LEDGER_ATTEMPTS of them.  What nobody
+ * takes back is given up.  With --keep none all calls do nothing.
  */
 #pragma once
 
@@ -52,12 +52,12 @@ void prefixd_restore_take(struct prefixd_server *s, uint32_t group,
 void prefixd_restore_drop(struct prefixd_server *s, uint32_t group);
 
 /*
- * Before another program takes over (SIGUSR2): could it read what is kept?  This one says what there
- * is, in an environment variable for the child that asks; the child, which is the other program,
- * judges.
+ * Before another program takes over (SIGUSR2): could it read what is kept?  This one says what
+ * there is, in an environment variable for the child that asks; the child, which is the other
+ * program, judges.
  */
 #define PREFIXD_CHECK_KEPT "PREFIXD_CHECK_KEPT" /* "FD FD...": the ledger, then block tables */
-/* Descriptors for it, at most `cap`, which stay the callee's.  Return: how many; 0: nothing is kept. */
+/* Descriptors for it, at most `cap`, which stay the callee's.  Return: how many; 0: none. */
 uint32_t prefixd_restore_fds(const struct prefixd_server *s, int *ret_fds, uint32_t cap);
 /* In the child.  Return: 0, also without the variable; negative errno with a sentence in `why`. */
 radix_nodiscard int prefixd_restore_check(const struct prefixd_options *o, const char *fds,

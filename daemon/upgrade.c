@@ -6,12 +6,12 @@
  *
  * What it guarantees.  The process keeps its number, so whoever supervises it sees nothing.  The
  * listening sockets are never closed: who connects meanwhile waits in their queue.  Whatever fails
- * before exec, or exec itself, leaves the daemon serving, with a line that says why.  What is cut off
- * by exec is what a kill would cut off.
+ * before exec, or exec itself, leaves the daemon serving, with a line that says why.  What is cut
+ * off by exec is what a kill would cut off.
  *
  * The program is looked for as it was started (argv[0], so that a link which was moved to a new
- * version counts), else at the file that this one was run from; /proc/self/exe would be the old one,
- * deleted.
+ * version counts), else at the file that this one was run from; /proc/self/exe would be the old
+ * one, deleted.
  */
 #include "daemon/server_internal.h"
 

@@ -1,7 +1,7 @@
 /*
  * test_restore.c - what a start does with memory that an earlier life left: taken back, with every
- * tier and device; kept as it is where the settings changed; refused where it cannot be served; given
- * up where starts die of it.
+ * tier and device; kept as it is where the settings changed; refused where it cannot be served;
+ * given up where starts die of it.
  */
 #include "daemon/ledger.h"
 #include "tests/e2e/kept.h"
