@@ -304,7 +304,7 @@ static double round_of(uint32_t i, uint64_t *rng, struct found *sum)
 	back = restart_once(&t);
 	if (!back) {
 		printf("%4u  no match of the whole prompt\n", i);
-		return INFINITY;
+		return HUGE_VAL;
 	}
 	let_run(50000 + test_rng_below(rng, 100000));
 	pause_load();
@@ -474,7 +474,7 @@ int main(int argc, char **argv)
 {
 	struct restart_config config = configure(argc, argv);
 	struct found sum = { 0 };
-	double max = INFINITY;
+	double max = HUGE_VAL;
 	bool ok;
 
 	(void)signal(SIGPIPE, SIG_IGN);
