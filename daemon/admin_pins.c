@@ -2,9 +2,8 @@
  * admin_pins.c - who holds what: leases with their owners, and slots that are not free yet because
  * of how their lease ended.
  *
- * What it guarantees. A salt is shown as a keyed digest. How a prompt begins is shown as the first
- * tokens of its first block, or as the first bytes of its first digest: the admin socket may see
- * stored tokens.
+ * What it guarantees. No token and no salt is shown: both as keyed digests, so that equal ones can be
+ * told from others.
  */
 #include "daemon/admin_internal.h"
 
@@ -15,7 +14,6 @@
 
 #define PINS_DEFAULT 1000u
 #define RUNS_MAX     16u /* of slots, told for one lease */
-#define DIGEST_SHOWN 8u
 
 struct pins {
 	struct prefixd_lease_info *v;
@@ -129,26 +127,6 @@ static void put_owner(struct prefixd_server *s, struct prefixd_admin_reply *r, j
 	prefixd_admin_put_real(r, j, "age_s", (double)l->age_ns / 1e9);
 }
 
-/* How the path begins; nothing where the lease has ended or is of a life before this one. */
-static void put_head(struct prefixd_admin_reply *r, json_t *j, const struct prefixd_lease_info *l)
-{
-	json_t *tokens;
-
-	if (l->mode == RADIX_KEYS_DIGEST) {
-		if (l->head_len)
-			prefixd_admin_put_hex(r, j, "digest", l->head,
-					      radix_min_u32(l->head_len, DIGEST_SHOWN));
-		return;
-	}
-	tokens = prefixd_admin_array(r, j, "tokens");
-	for (uint32_t i = 0; i + 4 <= l->head_len; i += 4) {
-		uint32_t token;
-
-		memcpy(&token, l->head + i, 4);
-		prefixd_admin_append(r, tokens, json_integer((json_int_t)token));
-	}
-}
-
 static void put_pin(struct prefixd_server *s, struct prefixd_admin_reply *r, json_t *list,
 		    const struct prefixd_lease_info *l)
 {
@@ -162,7 +140,9 @@ static void put_pin(struct prefixd_server *s, struct prefixd_admin_reply *r, jso
 		if (l->salted)
 			prefixd_admin_put_hex(r, j, "salt", l->salt_digest, sizeof(l->salt_digest));
 		prefixd_admin_put_bool(r, j, "island", l->island);
-		put_head(r, j, l);
+		if (l->headed)
+			prefixd_admin_put_hex(r, j, "begins", l->head_digest,
+					      sizeof(l->head_digest));
 	}
 	prefixd_admin_put_u64(r, j, "group", l->group);
 	prefixd_admin_put_u64(r, j, "blocks", l->n_blocks);

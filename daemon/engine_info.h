@@ -67,8 +67,8 @@ struct prefixd_lease_info {
 	uint8_t salt_digest[8]; /* keyed: tells salts apart, and nothing else about them */
 	bool island;            /* the path may begin in the middle of a prompt */
 	enum radix_key_mode mode;
-	uint8_t head[PREFIXD_LEASE_HEAD]; /* of the first key */
-	uint32_t head_len;
+	bool headed;            /* how the prompt begins is known */
+	uint8_t head_digest[8]; /* keyed digest of its first tokens: equal beginnings look equal */
 };
 
 struct prefixd_session_info {

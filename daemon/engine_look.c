@@ -119,6 +119,7 @@ static void tell_path(const struct prefixd_engine *e, const struct prefixd_lease
 {
 	const struct prefixd_root *root = l->root;
 	const struct prefixd_field f[] = { { 1, root->salt, root->salt_len } };
+	const struct prefixd_field head[] = { { 1, l->head, l->head_len } };
 
 	ret->tenant = root->tenant;
 	ret->ns = root->ns->id;
@@ -129,8 +130,10 @@ static void tell_path(const struct prefixd_engine *e, const struct prefixd_lease
 				    sizeof(ret->salt_digest));
 	ret->island = l->island;
 	ret->mode = root->ns->mode;
-	ret->head_len = l->head_len;
-	memcpy(ret->head, l->head, l->head_len);
+	ret->headed = l->head_len > 0;
+	if (ret->headed)
+		prefixd_name_digest(e, "prefixd head", head, 1, ret->head_digest,
+				    sizeof(ret->head_digest));
 }
 
 static void tell_lease(const struct prefixd_engine *e, const struct prefixd_lease *l,

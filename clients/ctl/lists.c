@@ -17,19 +17,13 @@ enum ctl_exit ctl_show_tree(const struct ctl *ctl, const json_t *r)
 	return CTL_OK;
 }
 
-/* "model/salt 1 15043 3186": where the path lies, and how it begins. */
+/* "model/salt 5d1a60b2": where the path lies, and by a digest how it begins. */
 static const char *path_of(const json_t *p)
 {
-	const char *salt = ctl_str(p, "salt"), *digest = ctl_str(p, "digest");
+	const char *salt = ctl_str(p, "salt"), *begins = ctl_str(p, "begins");
 	const char *path = ctl_format("%s%s%.8s", ctl_str(p, "model"), salt[0] ? "/" : "", salt);
-	const json_t *token;
-	size_t i;
 
-	if (digest[0])
-		return ctl_format("%s %s", path, digest);
-	json_array_foreach((json_t *)(uintptr_t)json_object_get(p, "tokens"), i, token)
-		path = ctl_format("%s %lld", path, (long long)json_integer_value(token));
-	return path;
+	return begins[0] ? ctl_format("%s %.8s", path, begins) : path;
 }
 
 static void pins_table(const json_t *pins)
