@@ -206,6 +206,7 @@ static void reserved(struct sim *s, struct sim_session *se, struct sim_lease *l,
 		fill(s, &c);
 		l->res[l->n_res++] = slot;
 	}
+	l->led = true; /* what it got, and with LEAD in an EXTEND the rest too */
 	if (rep->n == l->want)
 		sim_leads(s, l, l->n_path, s->w.config.engine.limits.pending_ns);
 	else

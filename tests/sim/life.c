@@ -371,7 +371,7 @@ static void squeeze(struct sim *s)
 
 void sim_daemon_start(struct sim *s)
 {
-	uint32_t before = s->w.life.n, squeezed = s->may_lose ? 300 : 50;
+	uint32_t before = s->w.life.n, squeezed = s->may_lose ? 500 : 50;
 	bool lost;
 
 	world_check(&s->w, before + 1 < radix_array_size(s->boots));

@@ -110,6 +110,7 @@ static void admin(struct sim *s)
 		break;
 	case 1:
 		sim_invalidate(s, k);
+		s->shaken = true;
 		break;
 	default:
 		if (s->w.pools[s->ns_group[k]].pool)
@@ -210,6 +211,21 @@ static void something(struct sim *s, uint32_t si)
 		work(s, si);
 }
 
+/* Somebody's COMMIT, from this session on: it writes down more than anything else. */
+static void commit_some(struct sim *s, uint32_t from)
+{
+	for (uint32_t i = 0; i < SIM_SESSIONS; i++) {
+		struct sim_session *se = &s->sessions[(from + i) % SIM_SESSIONS];
+
+		for (uint32_t k = 0; k < SIM_LEASES && se->c; k++) {
+			if (!se->leases[k].used || !se->leases[k].n_res || se->leases[k].reserving)
+				continue;
+			sim_commit(s, se, &se->leases[k]);
+			return;
+		}
+	}
+}
+
 /*
  * The daemon stops somewhere within what happens next: within one operation, so that what it may
  * have taken along is known, or later.  If it passes no crash point, it stops after that.
@@ -221,6 +237,8 @@ static void crash_in(struct sim *s, uint32_t si)
 	sim_audit_take(s);
 	world_life_kill_at(&s->w, 1 + sim_below(s, n == 1 ? 8 : 100));
 	s->may_lose = n > 1 || s->draining;
+	if (sim_chance(s, 300))
+		commit_some(s, si);
 	while (n-- && s->w.engine) {
 		s->evicts = true;
 		something(s, si);
@@ -299,7 +317,12 @@ static void one_op(struct sim *s)
 			daemon_ends(s, si);
 		}
 	} else {
+		s->shaken = false;
 		something(s, si);
+		/* Does the next life know what an operator said in this one? */
+		if (s->shaken && s->w.engine && !s->draining && s->nature.kills_permille &&
+		    !s->config.one_life && sim_chance(s, 300))
+			sim_daemon_kill(s);
 	}
 }
 
@@ -309,7 +332,8 @@ static void draw_tiers(struct sim *s, struct world_tiers_config *t)
 {
 	t->host_blocks = sim_chance(s, 250) ? 0 : 16 + sim_below(s, 48);
 	t->redis = sim_chance(s, 750);
-	t->copy = (struct world_link){ .latency_ns = 5000, .bytes_per_s = 100000000 };
+	t->copy = (struct world_link){ .latency_ns = sim_chance(s, 300) ? 200000 : 5000,
+				       .bytes_per_s = 100000000 };
 	t->remote = (struct world_link){ .latency_ns = 40000, .bytes_per_s = 20000000 };
 	t->jitter_ns = sim_chance(s, 800) ? 20000 : 200000;
 	t->deadline_ns = 2000000;
@@ -324,7 +348,7 @@ static void draw_tiers(struct sim *s, struct world_tiers_config *t)
 static void draw(struct sim *s, struct world_config *wc)
 {
 	struct sim_nature *n = &s->nature;
-	static const uint32_t admin[] = { 0, 0, 0, 0, 3, 3, 3, 3, 3, 40 };
+	static const uint32_t admin[] = { 0, 0, 0, 3, 3, 3, 3, 3, 40, 40 };
 	bool faults = !s->config.faultless;
 
 	n->islands = sim_chance(s, 400);

@@ -91,6 +91,7 @@ struct sim {
 	uint32_t life; /* of the daemon, from 1 on */
 	struct proto_id boots[1024];
 	bool down;      /* no daemon */
+	bool shaken;    /* an operator said INVALIDATE in this operation */
 	bool host_hurt; /* some of host memory was damaged */
 	bool draining;
 	uint64_t n_exits; /* before it began to drain */
