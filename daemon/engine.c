@@ -60,6 +60,9 @@ static int tenants_set(struct prefixd_engine *e, const struct prefixd_tenant *v,
 		e->tenants = t;
 		e->tenants_cap = cap;
 	}
+	/* What an earlier life wrote is not overwritten before it was read. */
+	if (!e->ledger.found && prefixd_note_tenants_room(e, cap) < 0)
+		return -ENOMEM;
 	for (uint32_t i = 0; i < e->n_tenants; i++) {
 		e->tenants[i].any_uid = false;
 		e->tenants[i].n_uids = 0;
@@ -73,11 +76,9 @@ static int tenants_set(struct prefixd_engine *e, const struct prefixd_tenant *v,
 		t->name[PREFIXD_TENANT_NAME_MAX - 1] = '\0';
 		t->n_uids = radix_min_u32(t->n_uids, radix_array_size(t->uids));
 	}
-	/* What an earlier life wrote is not overwritten before it was read. */
-	if (e->ledger.found || prefixd_note_tenants(e, had, e->n_tenants) == 0)
-		return 0;
-	e->n_tenants = had;
-	return -ENOMEM;
+	if (!e->ledger.found)
+		prefixd_note_tenants(e, had);
+	return 0;
 }
 
 /* ---- life ------------------------------------------------------------------------------------ */

@@ -20,8 +20,9 @@
  * 0, -ENOMEM.
  */
 
-/* Tenants from `from` on have records. */
-radix_nodiscard int prefixd_note_tenants(struct prefixd_engine *e, uint32_t from, uint32_t to);
+radix_nodiscard int prefixd_note_tenants_room(struct prefixd_engine *e, uint32_t n);
+/* Those from `from` on. */
+void prefixd_note_tenants(struct prefixd_engine *e, uint32_t from);
 radix_nodiscard int prefixd_note_group_room(struct prefixd_engine *e, uint32_t id);
 void prefixd_note_group(struct prefixd_engine *e, struct prefixd_group *g);
 void prefixd_note_group_gone(struct prefixd_engine *e, struct prefixd_group *g);

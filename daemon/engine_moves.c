@@ -47,9 +47,10 @@ static int table_room(struct prefixd_engine *e, uint32_t n)
 int prefixd_moves_room(struct prefixd_engine *e, uint32_t n)
 {
 	size_t keys = e->keys_out_len + (size_t)n * e->key_max;
+	uint32_t n_actions = e->names_late ? 2 * n : n; /* each may have to be named first */
 	uint8_t *p;
 
-	if (table_room(e, n) < 0 || prefixd_actions_room(e, n) < 0)
+	if (table_room(e, n) < 0 || prefixd_actions_room(e, n_actions) < 0)
 		return -ENOMEM;
 	if (keys <= e->keys_out_cap)
 		return 0;

@@ -33,6 +33,7 @@ int prefixd_names_adopted(struct prefixd_engine *e, struct prefixd_group *g)
 {
 	if (!e->config.redis)
 		return 0;
+	e->names_late = true;
 	g->named = prefixd_take0(e->alloc, bits_len(g));
 	return g->named ? 0 : -ENOMEM;
 }
@@ -114,7 +115,7 @@ static int late_room(struct prefixd_engine *e, size_t bytes)
 		return 0;
 	while (cap < e->late_len + bytes)
 		cap *= 2;
-	p = prefixd_grow(e->alloc, e->late, e->late_len, cap);
+	p = prefixd_grow(e->alloc, e->late, e->late_cap, cap);
 	if (!p)
 		return -ENOMEM;
 	e->late_cap = cap;

@@ -32,24 +32,29 @@ static bool writes(const struct prefixd_engine *e)
 
 /* ---- tenants, groups, namespaces, roots ------------------------------------------------------ */
 
-int prefixd_note_tenants(struct prefixd_engine *e, uint32_t from, uint32_t to)
+int prefixd_note_tenants_room(struct prefixd_engine *e, uint32_t n)
 {
-	for (uint32_t i = from; writes(e) && i < to; i++)
+	for (uint32_t i = 0; writes(e) && i < n; i++)
 		if (prefixd_ledger_room(&e->ledger, PREFIXD_LEDGER_TENANT, i) < 0)
 			return -ENOMEM;
-	for (uint32_t i = from; writes(e) && i < to; i++) {
+	return 0;
+}
+
+void prefixd_note_tenants(struct prefixd_engine *e, uint32_t from)
+{
+	for (uint32_t i = from; writes(e) && i < e->n_tenants; i++) {
 		struct prefixd_tenant_record *r = prefixd_ledger_at(&e->ledger,
 								    PREFIXD_LEDGER_TENANT, i);
 
-		/* What is right already is not touched: a kill in between would cost its number. */
+		/* One that is there already is not touched: it must count all the time. */
 		if (prefixd_ledger_is(&e->ledger, PREFIXD_LEDGER_TENANT, i) &&
-		    memcmp(r->name, e->tenants[i].name, sizeof(r->name)) == 0)
+		    strncmp(r->name, e->tenants[i].name, sizeof(r->name)) == 0)
 			continue;
 		radix_retract(&r->word, 0);
-		memcpy(r->name, e->tenants[i].name, sizeof(r->name));
+		memset(r->name, 0, sizeof(r->name));
+		memcpy(r->name, e->tenants[i].name, strnlen(e->tenants[i].name, sizeof(r->name)));
 		prefixd_ledger_sign(&e->ledger, PREFIXD_LEDGER_TENANT, i);
 	}
-	return 0;
 }
 
 int prefixd_note_group_room(struct prefixd_engine *e, uint32_t id)

@@ -32,8 +32,8 @@ static int take_tenants(struct prefixd_engine *e)
 		if (prefixd_ledger_is(ledger(e), PREFIXD_LEDGER_TENANT, i))
 			n = i + 1;
 	cap = n + n_config;
-	if (n == 0)
-		return prefixd_note_tenants(e, 0, e->n_tenants);
+	if (prefixd_note_tenants_room(e, cap) < 0)
+		return -ENOMEM;
 	v = prefixd_take0(e->alloc, cap * sizeof(*v));
 	if (!v)
 		return -ENOMEM;
@@ -57,7 +57,8 @@ static int take_tenants(struct prefixd_engine *e)
 	e->n_tenants = n;
 	radix_give(e->alloc, config, e->tenants_cap * sizeof(*config));
 	e->tenants_cap = cap;
-	return prefixd_note_tenants(e, 0, n);
+	prefixd_note_tenants(e, 0);
+	return 0;
 }
 
 /* ---- groups, namespaces ---------------------------------------------------------------------- */
@@ -408,6 +409,17 @@ static int take_all(struct prefixd_engine *e, struct take *t)
 	return prefixd_out_reserve(e, 0, 64 + e->sessions.n + e->n_groups);
 }
 
+/* Nothing of an earlier life is left. */
+static void write_tenants(struct prefixd_engine *e)
+{
+	if (prefixd_note_tenants_room(e, e->n_tenants) == 0)
+		prefixd_note_tenants(e, 0);
+	else
+		prefixd_log(e, PREFIXD_LOG_ERROR,
+			    "no memory to write down the tenants: what is stored is lost with this "
+			    "life");
+}
+
 void prefixd_restore(struct prefixd_engine *e, struct prefixd_event *event)
 {
 	struct take t = { .first = event->u.restore.first_session };
@@ -422,8 +434,7 @@ void prefixd_restore(struct prefixd_engine *e, struct prefixd_event *event)
 		give_up(e);
 		prefixd_log(e, PREFIXD_LOG_ERROR,
 			    "no memory to take up what an earlier life left: beginning anew");
-		if (prefixd_note_tenants(e, 0, e->n_tenants) < 0)
-			prefixd_log(e, PREFIXD_LOG_ERROR, "no memory to write down the tenants");
+		write_tenants(e);
 	}
 	prefixd_ledger_collect(&e->ledger);
 	prefixd_ledger_life(&e->ledger, &e->config.boot);
@@ -438,8 +449,7 @@ void prefixd_restore_not(struct prefixd_engine *e)
 	prefixd_ledger_wipe(&e->ledger);
 	prefixd_ledger_life(&e->ledger, &e->config.boot);
 	e->restored.done = true;
-	if (prefixd_note_tenants(e, 0, e->n_tenants) < 0)
-		prefixd_log(e, PREFIXD_LOG_ERROR, "no memory to write down the tenants");
+	write_tenants(e);
 }
 
 void prefixd_kept_finish(struct prefixd_engine *e, struct prefixd_lease *l,

@@ -293,7 +293,8 @@ struct prefixd_engine {
 	uint64_t seek_ns; /* the token bucket: when the next LOOK was earned at the latest */
 	struct radix_member *members; /* scratch: who is to be named in this step */
 	uint32_t members_cap;
-	uint8_t *late; /* entries and keys of those that are named late in this step */
+	bool names_late; /* some group has members without a name in this life */
+	uint8_t *late;   /* entries and keys of those that are named late in this step */
 	size_t late_cap, late_len;
 
 	bool draining;

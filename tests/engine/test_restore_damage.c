@@ -534,6 +534,85 @@ START_TEST(names_go_on)
 }
 END_TEST
 
+/* Paths of hundreds of members, named at once. */
+START_TEST(names_of_long_paths)
+{
+	enum {
+		N = 900
+	};
+	static uint32_t tokens[N * BT];
+	struct proto_open_req o = world_open_req("m");
+	struct world_tiers_stats st;
+	struct scene_place at;
+	struct scene_prompt x;
+
+	for (uint32_t i = 0; i < N * BT; i++)
+		tokens[i] = i;
+	tiers_configure(2 * N, 0, true);
+	tiers.config.keep = true;
+	at = tiers_begin();
+	x = scene_tokens(&at, tokens, N / 3 * BT);
+	ck_assert_uint_eq(scene_put(&at, &x, 0x31), N / 3);
+	x = scene_tokens(&at, tokens + N / 3 * BT, N / 3 * 2 * BT);
+	ck_assert_uint_eq(scene_put(&at, &x, 0x32), N / 3 * 2);
+	world_life_kill(&tiers.w);
+	ck_assert_int_eq(world_life_restart(&tiers.w), 0);
+	at = scene_place(&tiers.w, 100, 1000, &o);
+	world_tiers_stats(&tiers.w, &st);
+	ck_assert_uint_eq(st.names, N); /* in the first life; in this one nobody asked yet */
+	/* The whole of the other prompt is missing behind each: Redis is asked for it. */
+	x = scene_tokens(&at, tokens, N * BT);
+	ck_assert_uint_eq(scene_look(&at, &x, NULL), N / 3);
+	world_tiers_stats(&tiers.w, &st);
+	ck_assert_uint_eq(st.names, N + N / 3);
+	memmove(tokens, tokens + N / 3 * BT, N / 3 * 2 * BT * sizeof(tokens[0]));
+	ck_assert_uint_eq(scene_look(&at, &x, NULL), N / 3 * 2);
+	world_tiers_stats(&tiers.w, &st);
+	ck_assert_uint_eq(st.names, 2 * N);
+	world_run_until_idle(&tiers.w);
+	world_deinit(&tiers.w);
+}
+END_TEST
+
+/* Everything goes down in one step after another, each block named for it. */
+START_TEST(names_of_all_that_goes_down)
+{
+	enum {
+		N = 300
+	};
+	static uint32_t tokens[4 * N * BT];
+	struct proto_open_req o = world_open_req("m");
+	struct scene_place at;
+	struct scene_prompt x;
+
+	for (uint32_t i = 0; i < 4 * N * BT; i++)
+		tokens[i] = i;
+	tiers_configure(N, 0, true);
+	tiers.config.keep = true;
+	tiers.config.engine.index_blocks = 4 * N;
+	at = tiers_begin();
+	for (uint32_t p = 0; p < N / 4; p++) {
+		x = scene_tokens(&at, tokens + (size_t)p * 4 * BT, 4 * BT);
+		ck_assert_uint_eq(scene_put(&at, &x, 0x31), 4);
+	}
+	world_life_kill(&tiers.w);
+	ck_assert_int_eq(world_life_restart(&tiers.w), 0);
+	at = scene_place(&tiers.w, 100, 1000, &o);
+	x = scene_tokens(&at, tokens + 2 * N * BT, N * BT);
+	ck_assert_uint_eq(scene_put(&at, &x, 0x32), N);
+	world_run_until_idle(&tiers.w);
+	for (uint32_t p = 0; p < N / 4; p++) {
+		struct proto_match_rep m;
+
+		x = scene_tokens(&at, tokens + (size_t)p * 4 * BT, 4 * BT);
+		scene_look(&at, &x, &m);
+		ck_assert_uint_eq(m.n_redis, 4);
+	}
+	world_run_until_idle(&tiers.w);
+	world_deinit(&tiers.w);
+}
+END_TEST
+
 int main(void)
 {
 	Suite *s = suite_create("restore-damage");
@@ -556,6 +635,8 @@ int main(void)
 	t = tcase_create("T05");
 	tcase_add_test(t, names_after_a_restart);
 	tcase_add_test(t, names_go_on);
+	tcase_add_test(t, names_of_long_paths);
+	tcase_add_test(t, names_of_all_that_goes_down);
 	suite_add_tcase(s, t);
 	return scene_main(s);
 }
