@@ -44,9 +44,9 @@ struct found {
 	uint64_t lost, uncommitted, wrong, compared, open;
 };
 
-/* One restart, times in ns since the kill. */
+/* One restart, in ns since the kill; and what the new daemon had of the processors by then. */
 struct times {
-	uint64_t gone, accepts, match;
+	uint64_t gone, accepts, match, cpu;
 };
 
 static struct restart_book *book;
@@ -274,6 +274,7 @@ static bool restart_once(struct times *ret)
 		restart_nap_us(1000);
 	}
 	t.match = restart_now_ns() - t0;
+	t.cpu = restart_daemon_cpu_ns(&d);
 	*ret = t;
 	return true;
 }
@@ -310,9 +311,9 @@ static double round_of(uint32_t i, uint64_t *rng, struct found *sum)
 	pause_load();
 	check_all(&f);
 	failures += !audit_is_clean();
-	printf("%4u  %7.1f  %9llu  %6llu  %7.1f  %8.1f  %8.1f  %9llu  %5llu %11llu %6llu\n", i,
-	       before_us / 1e3, (unsigned long long)committed, (unsigned long long)f.open,
-	       ms(t.gone), ms(t.accepts), ms(t.match), (unsigned long long)f.compared,
+	printf("%4u  %7.1f  %9llu  %6llu  %7.1f  %8.1f  %8.1f %7.1f  %9llu  %5llu %11llu %6llu\n",
+	       i, before_us / 1e3, (unsigned long long)committed, (unsigned long long)f.open,
+	       ms(t.gone), ms(t.accepts), ms(t.match), ms(t.cpu), (unsigned long long)f.compared,
 	       (unsigned long long)f.lost, (unsigned long long)f.uncommitted,
 	       (unsigned long long)f.wrong);
 	print_said("restored");
@@ -364,9 +365,10 @@ static double all_rounds(struct found *sum)
 	uint64_t rng = book->config.seed;
 	double max = 0;
 
-	printf("%u processes of load; times in ms since the kill\n"
-	       " run   killed  committed    open     gone   accepts     match   compared   lost "
-	       "uncommitted  wrong\n"
+	printf("%u processes of load; times in ms since the kill; CPU: what the new daemon had "
+	       "used until the match\n"
+	       " run   killed  committed    open     gone   accepts     match     CPU   compared   "
+	       "lost uncommitted  wrong\n"
 	       "         after   meanwhile  blocks\n",
 	       book->config.n_workers);
 	for (uint32_t i = 1; i <= book->config.n_runs; i++) {
@@ -423,7 +425,7 @@ static struct restart_config configure(int argc, char **argv)
 		.path = (uint32_t)option(argc, argv, "--path", 512),
 		.long_path = (uint32_t)option(argc, argv, "--long", 4096),
 		.block_bytes = (uint32_t)option(argc, argv, "--bytes", 128),
-		.budget = (uint64_t)option(argc, argv, "--new", 30000),
+		.budget = (uint64_t)option(argc, argv, "--new", 15000),
 		.max_s = option(argc, argv, "--max-s", 1),
 		.seed = (uint64_t)option(argc, argv, "--seed", 1),
 		.keep = strcmp(text_option(argc, argv, "--keep", "holder"), "none") != 0,

@@ -110,6 +110,8 @@ int restart_daemon_start(struct restart_daemon *d, const struct restart_config *
 			 uint64_t pool_blocks, char *const more[]);
 /* Return: true when it runs; else its status was printed. */
 bool restart_daemon_runs(struct restart_daemon *d);
+/* CPU time that it took since its start; 0 when it does not run. */
+uint64_t restart_daemon_cpu_ns(const struct restart_daemon *d);
 /* A signal, and waits for the end: ten seconds, then SIGKILL.  Return: as waitpid's status. */
 int restart_daemon_end(struct restart_daemon *d, int signal);
 /* The line of the last start's log that has `text` in it; NULL: none.  For free(). */

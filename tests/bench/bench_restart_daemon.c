@@ -103,6 +103,16 @@ bool restart_daemon_runs(struct restart_daemon *d)
 	return d->pid != 0;
 }
 
+uint64_t restart_daemon_cpu_ns(const struct restart_daemon *d)
+{
+	struct timespec ts;
+	clockid_t clock;
+
+	if (!d->pid || clock_getcpuclockid(d->pid, &clock) != 0 || clock_gettime(clock, &ts) < 0)
+		return 0;
+	return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
+}
+
 int restart_daemon_end(struct restart_daemon *d, int signal)
 {
 	uint64_t end = restart_now_ns() + END_NS;
