@@ -321,6 +321,7 @@ static double round_of(uint32_t i, uint64_t *rng, struct found *sum)
 	sum->lost += f.lost;
 	sum->uncommitted += f.uncommitted;
 	sum->wrong += f.wrong;
+	sum->compared += f.compared;
 	return (double)t.match / 1e9;
 }
 
@@ -466,6 +467,7 @@ static bool run(struct found *sum, double *ret_max)
 	       (unsigned long long)SUM(requests), (unsigned long long)SUM(committed),
 	       (unsigned long long)SUM(compared), (unsigned long long)SUM(held_over),
 	       (unsigned long long)SUM(lives), (unsigned long long)SUM(busy));
+	printf("after the restarts: %llu blocks compared\n", (unsigned long long)sum->compared);
 	if (SUM(unexpected) || failures)
 		printf("load: %llu calls ended as they should not, %llu checks failed\n",
 		       (unsigned long long)SUM(unexpected), (unsigned long long)failures);
