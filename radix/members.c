@@ -150,7 +150,7 @@ void radix_hit(struct radix_index *ix, const struct radix_place *at)
 	if (!radix_has_tiers(ix))
 		return;
 	if (node < RADIX_NODE_ISLAND && to) /* for a restart, which finds all before it */
-		ix->table.v[radix_entry_at(ix, node, to - 1)].hit = 1;
+		ix->table.v[radix_entry_at(ix, node, to - 1)].use |= 1;
 	while (node < RADIX_NODE_ISLAND) {
 		struct radix_low *low = radix_low(ix, node);
 

@@ -98,7 +98,7 @@ static bool needs_mending(const struct radix_recovery *rc, uint32_t entry)
 {
 	const struct radix_entry *e = &rc->ix->table.v[entry];
 
-	return e->last_use > rc->max_tick || e->moving || e->hit > 1 ||
+	return e->use >> 1 > rc->max_tick || e->moving ||
 	       (e->checksum_kind &&
 		e->checksum_check != radix_table_checksum_check(&rc->ix->table, entry));
 }
@@ -346,9 +346,8 @@ static void entry_mend(struct radix_recovery *rc, uint32_t entry)
 		radix_table_checksum(t, entry, 0, NULL);
 		rc->r.n_sums_lost++;
 	}
-	if (e->last_use > rc->max_tick)
-		e->last_use = 0;
-	e->hit = e->hit == 1;
+	if (e->use >> 1 > rc->max_tick)
+		e->use = 0;
 	e->moving = 0;
 	radix_crash_point("recover_mended");
 }
@@ -517,6 +516,7 @@ static int recover(struct radix_recovery *rc)
 	r = radix_r_tree(rc);
 	if (r < 0)
 		return r;
+	radix_r_stands(rc);
 	settle(rc);
 	return 0;
 }

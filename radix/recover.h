@@ -28,6 +28,16 @@ struct radix_recover_root {
 	struct radix_root_config config;
 };
 
+/*
+ * Where somebody stood, for what he read on the way there.  Blocks that are lost leave `before`
+ * with the nearest member at or before it; digest mode: `above` with the nearest one before the
+ * island that begins behind the damage.  Entry RADIX_NONE: none.
+ */
+struct radix_stand {
+	struct radix_member block;
+	struct radix_member before, above; /* set by the recovery */
+};
+
 struct radix_recover_config {
 	const struct radix_recover_root *roots; /* sorted by number, none twice */
 	uint32_t n_roots;
@@ -41,6 +51,8 @@ struct radix_recover_config {
 	/* Somebody may read blocks that he leased: slots of blocks that are not taken are
 	   QUARANTINED for RADIX_OWNER_LOST, until radix_owner_discard(). */
 	bool keep_lost;
+	struct radix_stand *stands;
+	uint32_t n_stands;
 };
 
 #define RADIX_OWNER_LOST (UINT32_MAX - 2)

@@ -3,6 +3,7 @@
  *
  *   recover.c       which entries are whole; in the end, what the store and the slots say
  *   recover_tree.c  which of them are members again, and the tree of those
+ *   recover_stand.c where somebody stood whose block is none any more
  *
  * Nothing is written to the store before nothing can fail any more.  A recovery that is stopped
  * after that is begun anew by the next one, and comes to the same.
@@ -39,7 +40,7 @@ struct radix_recovery {
 	uint32_t *next;    /* [n] and the others, and the lists of starts */
 	uint32_t *order;   /* [n] members, each before what hangs below it */
 	uint32_t n_order;
-	uint64_t *use; /* [n] last use of a member or below, twice; + 1: and it was hit */
+	uint64_t *use;             /* [n] of a member and what hangs below it, as in its entry */
 	uint32_t prompts, islands; /* lists of starts */
 };
 
@@ -56,6 +57,8 @@ static inline void radix_r_lose(struct radix_recovery *rc, enum radix_damage d)
 	rc->r.n_lost++;
 }
 
+/* Before entries that are no members become FREE. */
+void radix_r_stands(struct radix_recovery *rc);
 /* Members, their order and their recency; the tree of them.  Return: 0, -ENOMEM. */
 void radix_r_members(struct radix_recovery *rc);
 radix_nodiscard int radix_r_tree(struct radix_recovery *rc);

@@ -106,23 +106,19 @@ static void uses(struct radix_recovery *rc)
 
 	for (uint32_t k = 0; k < rc->n_order; k++) {
 		const struct radix_entry *e = &v[rc->order[k]];
-		uint64_t tick = e->last_use <= rc->max_tick ? e->last_use : 0;
+		uint64_t use = e->use >> 1 <= rc->max_tick ? e->use : 0;
 
 		if (k + AHEAD < rc->n_order)
-			__builtin_prefetch(&v[rc->order[k + AHEAD]].last_use);
-		rc->use[rc->order[k]] = tick << 1 | (e->hit == 1);
-		if (tick > rc->r.tick)
-			rc->r.tick = tick;
+			__builtin_prefetch(&v[rc->order[k + AHEAD]].use);
+		rc->use[rc->order[k]] = use;
+		if (use >> 1 > rc->r.tick)
+			rc->r.tick = use >> 1;
 	}
 	for (uint32_t k = rc->n_order; k-- > 0;) {
 		uint32_t entry = rc->order[k], parent = rc->parent[entry];
-		uint64_t below = rc->use[entry], own;
 
-		if (parent == RADIX_NONE)
-			continue;
-		own = rc->use[parent];
-		rc->use[parent] = ((own > below ? own : below) & ~UINT64_C(1)) |
-				  ((own | below) & 1);
+		if (parent != RADIX_NONE)
+			rc->use[parent] = radix_use_both(rc->use[parent], rc->use[entry]);
 	}
 }
 

@@ -101,7 +101,7 @@ uint32_t radix_table_add(struct radix_table *t, const struct radix_entry_init *i
 	e->device = radix_word(base, RADIX_WORD_DEVICE, init->slot, init->slot_generation);
 	e->host = radix_word(base, RADIX_WORD_HOST, RADIX_NONE, 0);
 	e->key = cell;
-	e->last_use = init->tick;
+	e->use = init->tick << 1;
 	e->state = RADIX_ENTRY_FREE;
 	e->next_free = RADIX_NONE;
 	e->root = init->root;
@@ -114,7 +114,6 @@ uint32_t radix_table_add(struct radix_table *t, const struct radix_entry_init *i
 	e->checksum_kind = block->checksum_kind;
 	e->moving = 0;
 	e->turn = 0;
-	e->hit = 0;
 	if (block->checksum_kind) {
 		memcpy(e->checksum, block->checksum, sizeof(e->checksum));
 		e->checksum_check = radix_table_checksum_check(t, id);

@@ -41,11 +41,13 @@ enum radix_entry_state {
 struct radix_entry {
 	uint64_t check; /* over everything that identifies: see table.c */
 	uint64_t generation;
-	uint64_t parent;   /* word: entry, or RADIX_NONE */
-	uint64_t device;   /* word: slot, or RADIX_NONE */
-	uint64_t host;     /* word: host slot, or RADIX_NONE; its generation counts as 0 */
-	uint64_t key;      /* handle of its cell */
-	uint64_t last_use; /* of a lease that ended here, or below with blocks that are gone */
+	uint64_t parent; /* word: entry, or RADIX_NONE */
+	uint64_t device; /* word: slot, or RADIX_NONE */
+	uint64_t host;   /* word: host slot, or RADIX_NONE; its generation counts as 0 */
+	uint64_t key;    /* handle of its cell */
+	/* the latest tick of a lease that ended here, or below with blocks that are gone, << 1; | 1:
+	   one that had not stored it matched up to here, or below */
+	uint64_t use;
 	uint32_t state;
 	uint32_t next_free;
 	/* the second line */
@@ -60,8 +62,7 @@ struct radix_entry {
 	uint8_t checksum_kind;
 	uint8_t moving; /* bit t: a copy is on its way down to tier t */
 	uint8_t turn;   /* counts the times that the block's bytes may have become others */
-	uint8_t hit; /* 1: a lease that had not stored it matched up to here, or below, as above */
-	uint8_t reserved[4];
+	uint8_t reserved[5];
 	uint64_t root_check; /* who its root is: radix_root.check */
 };
 
@@ -192,16 +193,22 @@ uint64_t radix_table_checksum_check(const struct radix_table *t, uint32_t entry)
 
 /* ---- recency --------------------------------------------------------------------------------- */
 
+static inline uint64_t radix_use_both(uint64_t a, uint64_t b)
+{
+	return ((a > b ? a : b) & ~UINT64_C(1)) | ((a | b) & 1);
+}
+
 /* A lease that ends with this block used it, and all before it, at `tick`. */
 static inline void radix_table_touch(struct radix_table *t, uint32_t entry, uint64_t tick)
 {
-	if (tick > t->v[entry].last_use)
-		t->v[entry].last_use = tick;
+	t->v[entry].use = radix_use_both(t->v[entry].use, tick << 1);
 }
 
 /* What is known of a block that goes is known of the one before it. */
 static inline void radix_table_pass_on(struct radix_table *t, uint32_t entry, uint32_t before)
 {
-	radix_table_touch(t, before, t->v[entry].last_use);
-	t->v[before].hit |= t->v[entry].hit;
+	uint64_t use = radix_use_both(t->v[before].use, t->v[entry].use);
+
+	if (use != t->v[before].use)
+		t->v[before].use = use;
 }

@@ -327,14 +327,6 @@ static void copies_remove(struct radix_index *ix, uint32_t entry, uint32_t key_l
 	ix->removed_from[t][reason]++;
 }
 
-/* The block that an edge hangs below. */
-static uint32_t entry_above(const struct radix_index *ix, const struct radix_node *n)
-{
-	if (n->parent == RADIX_NODE_NONE)
-		return RADIX_NONE;
-	return radix_entry_at(ix, n->parent, radix_node(ix, n->parent)->n_blocks - 1);
-}
-
 void radix_tail_remove(struct radix_index *ix, uint32_t node, uint32_t n_blocks,
 		       enum radix_remove_reason reason)
 {
@@ -350,8 +342,8 @@ void radix_tail_remove(struct radix_index *ix, uint32_t node, uint32_t n_blocks,
 	for (uint32_t i = n->n_blocks; i-- > to; entry = before) {
 		uint32_t slot = *radix_edge_ref(n, root->g, i);
 
+		before = radix_entry_parent(&ix->table.v[entry]);
 		remove_ahead(ix, n, low, i, to, digest);
-		before = i ? radix_entry_in(ix, n, low, i - 1) : entry_above(ix, n);
 		if (before != RADIX_NONE)
 			radix_table_pass_on(&ix->table, entry, before);
 		radix_crash_point("remove_passed_on");

@@ -20,7 +20,7 @@ int radix_verify_words(struct radix_verify *v, uint32_t entry)
 		return radix_verify_fail(v, 24, "neither in Redis nor not, entry", entry, NULL, 0);
 	if (e->checksum_kind && e->checksum_check != radix_table_checksum_check(&ix->table, entry))
 		return radix_verify_fail(v, 24, "checksum is not whole, entry", entry, NULL, 0);
-	if (e->last_use > ix->now)
+	if (e->use >> 1 > ix->now)
 		return radix_verify_fail(v, 26, "used later than now, entry", entry, NULL, 0);
 	return 0;
 }

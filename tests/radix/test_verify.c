@@ -127,7 +127,7 @@ START_TEST(kept)
 	BROKEN(24, e->host, e->host ^ 1);
 	BROKEN(24, e->redis, 0);
 	BROKEN(24, e->checksum_kind, 1);
-	BROKEN(26, e->last_use, b.ix->now + 1);
+	BROKEN(26, e->use, (b.ix->now + 1) << 1);
 	BROKEN(25, s->kept[slot_of("ab")], 0);
 	BROKEN(25, s->kept[100], radix_slot_word(100, RADIX_SLOT_FREE, 1));
 	BROKEN(25, s->owner[slot_of("ab")], 1);
