@@ -233,11 +233,12 @@ static void commit_some(struct sim *s, uint32_t from)
 static void crash_in(struct sim *s, uint32_t si)
 {
 	uint32_t n = sim_chance(s, 500) ? 1 : 60;
+	bool commits = sim_chance(s, 400);
 
 	sim_audit_take(s);
-	world_life_kill_at(&s->w, 1 + sim_below(s, n == 1 ? 8 : 100));
+	world_life_kill_at(&s->w, 1 + sim_below(s, commits ? 24 : n == 1 ? 8 : 100));
 	s->may_lose = n > 1 || s->draining;
-	if (sim_chance(s, 300))
+	if (commits)
 		commit_some(s, si);
 	while (n-- && s->w.engine) {
 		s->evicts = true;
