@@ -358,8 +358,8 @@ static void damage(struct sim *s)
 }
 
 /*
- * All that nobody holds is evicted, once in a while and mostly after a crash: a lease that stands at
- * too little of its path after the start is found out at once.
+ * All that nobody holds is evicted, once in a while and mostly after a crash: a lease that stands
+ * at too little of its path after the start is found out at once.
  */
 static void squeeze(struct sim *s)
 {
