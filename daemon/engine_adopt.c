@@ -219,26 +219,38 @@ static bool is_place(const struct radix_index *ix, uint32_t root, struct radix_m
 	return radix_member_place(ix, block, ret) == 0 && ret->root == root;
 }
 
-/* By its record: at its new place, if that came to be, else at its old one, else nowhere. */
+/*
+ * By its record: at its new place, if that came to be, else at its old one.  Where both are lost,
+ * at what is left of the way there: it reads that too.
+ */
 static struct stand stand_of(const struct radix_index *ix, uint32_t root,
-			     const struct prefixd_lease_half half[2])
+			     const struct prefixd_lease_half half[2],
+			     const struct radix_stand stands[2])
 {
-	struct stand s = { 0 };
+	struct radix_place lost = radix_place_root(root);
+	struct stand s = { .pin = lost };
 
 	for (uint32_t i = 0; i < 2; i++) {
 		struct radix_member pin = { half[i].pin, half[i].pin_generation };
 		struct radix_member donor = { half[i].donor, half[i].donor_generation };
+		struct radix_place at;
 
 		if (!half[i].check)
 			continue;
 		if (!s.has_donor && donor.entry != RADIX_NONE)
 			s.has_donor = is_place(ix, root, donor, &s.donor);
+		if (!s.has_donor) /* in digest mode there are none but this */
+			s.has_donor = is_place(ix, root, stands[i].above, &s.donor);
 		s.other = i;
 		s.pin = radix_place_root(root);
 		if (pin.entry == RADIX_NONE || is_place(ix, root, pin, &s.pin))
-			return s;
+			break;
+		if (is_place(ix, root, stands[i].before, &at) && at.depth > lost.depth)
+			lost = at;
+		s.pin = radix_place_root(root);
 	}
-	s.pin = radix_place_root(root);
+	if (lost.depth > s.pin.depth)
+		s.pin = lost;
 	return s;
 }
 
@@ -289,7 +301,7 @@ static void lease_end(struct prefixd_engine *e, struct prefixd_lease *l)
 }
 
 static void lease_take(struct prefixd_engine *e, struct prefixd_group *g, struct prefixd_lease *l,
-		       const struct roots *roots)
+		       const struct roots *roots, const struct radix_stand stands[2])
 {
 	struct prefixd_lease_half half[2];
 	struct prefixd_lease_name name;
@@ -300,7 +312,7 @@ static void lease_take(struct prefixd_engine *e, struct prefixd_group *g, struct
 	radix_assert(is); /* RESTORE has read it */
 	root = root_find(roots, name.root);
 	if (root && !l->over) {
-		s = stand_of(g->index, name.root, half);
+		s = stand_of(g->index, name.root, half, stands);
 		lease_again(e, l, root, &s);
 		return;
 	}
@@ -410,9 +422,51 @@ void prefixd_adopt_failed(struct prefixd_engine *e, struct prefixd_group *g, con
 	prefixd_adopt_done(e);
 }
 
+struct stands {
+	struct radix_stand *v;
+	uint32_t n, cap; /* two of each lease */
+};
+
+static void stands_deinit(struct prefixd_engine *e, struct stands *stands)
+{
+	radix_give(e->alloc, stands->v, stands->cap * sizeof(*stands->v));
+	*stands = (struct stands){ 0 };
+}
+
+/* Where the group's leases stood, in their order.  Return: 0, -ENOMEM. */
+static int stands_read(struct prefixd_engine *e, const struct prefixd_group *g, struct stands *ret)
+{
+	struct stands s = { .cap = 2 };
+
+	for (uint32_t i = 0; i < e->n_leases; i++)
+		s.cap += is_kept(g, e->leases[i]) ? 2 : 0;
+	s.v = prefixd_take0(e->alloc, s.cap * sizeof(*s.v));
+	if (!s.v)
+		return -ENOMEM;
+	for (uint32_t i = 0; i < e->n_leases; i++) {
+		const struct prefixd_lease *l = e->leases[i];
+		struct prefixd_lease_half half[2];
+		struct prefixd_lease_name name;
+		bool damaged;
+
+		if (!is_kept(g, l))
+			continue;
+		(void)prefixd_ledger_lease_read(l->record, l->idx, &name, half, &damaged);
+		for (uint32_t k = 0; k < 2; k++) {
+			struct radix_stand *to = &s.v[s.n++];
+
+			to->block.entry = half[k].check ? half[k].pin : RADIX_NONE;
+			to->block.generation = half[k].pin_generation;
+		}
+	}
+	*ret = s;
+	return 0;
+}
+
 /* Return: 0, or a sentence. */
 static const char *index_again(struct prefixd_engine *e, struct prefixd_group *g,
-			       const struct prefixd_event *event, struct roots *ret_roots)
+			       const struct prefixd_event *event, struct roots *ret_roots,
+			       struct stands *ret_stands)
 {
 	struct radix_index_config config = prefixd_group_config(e, g);
 	struct holder h = { e, g };
@@ -423,6 +477,7 @@ static const char *index_again(struct prefixd_engine *e, struct prefixd_group *g
 	};
 	struct radix_store_info info;
 	struct radix_recovered rec;
+	struct stands stands;
 	struct roots roots;
 	int r;
 
@@ -432,14 +487,20 @@ static const char *index_again(struct prefixd_engine *e, struct prefixd_group *g
 		return "its block table is not there, or cannot be read";
 	if (prefixd_names_adopted(e, g) < 0 || roots_read(e, g, &roots) < 0)
 		return "there is no memory for its roots";
+	r = stands_read(e, g, &stands);
 	recover.roots = roots.v;
 	recover.n_roots = roots.n;
-	r = radix_index_recover(&g->index, &config, &recover, &rec);
+	recover.stands = r == 0 ? stands.v : NULL;
+	recover.n_stands = r == 0 ? stands.n : 0;
+	if (r == 0)
+		r = radix_index_recover(&g->index, &config, &recover, &rec);
 	if (r == 0 && list_slots(e, g) < 0) {
 		g->index = radix_index_free(g->index);
 		r = -ENOMEM;
 	}
 	if (r < 0) {
+		if (recover.stands)
+			stands_deinit(e, &stands);
 		roots_drop(e, &roots);
 		return "there is no memory for its index";
 	}
@@ -448,14 +509,17 @@ static const char *index_again(struct prefixd_engine *e, struct prefixd_group *g
 	e->tick = rec.tick > e->tick ? rec.tick : e->tick;
 	add_up(&e->restored.index, &rec);
 	*ret_roots = roots;
+	*ret_stands = stands;
 	return NULL;
 }
 
 void prefixd_adopt_ready(struct prefixd_engine *e, struct prefixd_group *g,
 			 const struct prefixd_event *event)
 {
+	struct stands stands;
 	struct roots roots;
-	const char *why = index_again(e, g, event, &roots);
+	const char *why = index_again(e, g, event, &roots, &stands);
+	uint32_t n = 0;
 
 	if (why) {
 		prefixd_act(e, PREFIXD_ACTION_POOL_DESTROY, RADIX_NONE)->group = g->id;
@@ -465,8 +529,11 @@ void prefixd_adopt_ready(struct prefixd_engine *e, struct prefixd_group *g,
 		return;
 	}
 	for (uint32_t i = 0; i < e->n_leases; i++)
-		if (is_kept(g, e->leases[i]))
-			lease_take(e, g, e->leases[i], &roots);
+		if (is_kept(g, e->leases[i])) {
+			lease_take(e, g, e->leases[i], &roots, &stands.v[n]);
+			n += 2;
+		}
+	stands_deinit(e, &stands);
 	for (uint32_t i = 0; i < roots.n; i++) /* each came with a reference */
 		if (radix_root_unref(g->index, roots.v[i].root))
 			prefixd_root_free(e, root_in(&roots, i));

@@ -8,9 +8,19 @@
  */
 #include "radix/recover_internal.h"
 
-static uint64_t word_of(const struct radix_table *t, uint32_t entry, uint32_t parent)
+/* When it was a block: a recovery that was stopped may have freed it. */
+static uint64_t generation_of(const struct radix_table *t, uint32_t entry)
 {
-	return radix_table_parent(t, entry, parent, false);
+	const struct radix_entry *e = &t->v[entry];
+
+	return e->state == RADIX_ENTRY_FREE ? e->generation - 1 : e->generation;
+}
+
+static uint64_t word_of(const struct radix_table *t, uint32_t entry, uint32_t parent,
+			uint64_t start)
+{
+	return radix_word(radix_word_base(entry, generation_of(t, entry)), RADIX_WORD_PARENT,
+			  parent, parent == RADIX_NONE ? start : generation_of(t, parent));
 }
 
 /* The entry before this one; RADIX_NONE: it begins a prompt or an island, or nobody can tell. */
@@ -20,14 +30,14 @@ static uint32_t before(const struct radix_recovery *rc, uint32_t entry)
 	uint64_t word = t->v[entry].parent;
 	uint32_t parent = radix_word_number(word);
 
-	if (word == word_of(t, entry, RADIX_NONE) ||
-	    word == radix_table_parent(t, entry, RADIX_NONE, true))
+	if (word == word_of(t, entry, RADIX_NONE, RADIX_START_PROMPT) ||
+	    word == word_of(t, entry, RADIX_NONE, RADIX_START_ISLAND))
 		return RADIX_NONE;
-	if (parent < rc->n && word == word_of(t, entry, parent))
+	if (parent < rc->n && word == word_of(t, entry, parent, 0))
 		return parent;
 	/* Is it the number that is wrong, and the rest tells which one is right? */
 	for (uint32_t i = 0; i < rc->n; i++)
-		if (i != entry && (uint32_t)word == (uint32_t)word_of(t, entry, i))
+		if (i != entry && (uint32_t)word == (uint32_t)word_of(t, entry, i, 0))
 			return i;
 	return parent < rc->n && parent != entry ? parent : RADIX_NONE;
 }
@@ -43,7 +53,7 @@ static uint32_t nearest(const struct radix_recovery *rc, uint32_t entry)
 	return RADIX_NONE;
 }
 
-/* Was this block ever there?  An earlier recovery that was stopped may have freed its entry. */
+/* Was this block ever there? */
 static bool was_there(const struct radix_recovery *rc, struct radix_member block)
 {
 	const struct radix_entry *e;
@@ -53,7 +63,8 @@ static bool was_there(const struct radix_recovery *rc, struct radix_member block
 	e = &rc->ix->table.v[block.entry];
 	if (rc->flags[block.entry] & RADIX_R_MEMBER)
 		return e->generation == block.generation;
-	return e->state != RADIX_ENTRY_FREE || e->generation == block.generation + 1;
+	return e->state != RADIX_ENTRY_FREE ||
+	       generation_of(&rc->ix->table, block.entry) == block.generation;
 }
 
 static struct radix_member member_of(const struct radix_recovery *rc, uint32_t entry)

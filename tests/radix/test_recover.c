@@ -616,6 +616,69 @@ START_TEST(tokens_and_digests)
 }
 END_TEST
 
+static struct radix_member member_of(const char *path)
+{
+	struct radix_place at = bed_place(&b, path);
+	struct radix_member m;
+
+	ck_assert_uint_eq(radix_path_members(b.ix, &at, 1, &m), 1);
+	return m;
+}
+
+/* Each class of what an entry says of itself and of the one before it; 4: nothing is damaged. */
+static void damage_third(int what)
+{
+	struct radix_entry *e = stored("abc");
+
+	if (what == 0)
+		e->tenant ^= 1;
+	else if (what == 1)
+		e->parent ^= UINT64_C(1) << 33; /* the number */
+	else if (what == 2)
+		e->parent ^= 1; /* the rest */
+	else if (what == 3)
+		e->generation ^= 4;
+}
+
+/* Who stood behind a lost block reads what is before it too. */
+START_TEST(what_was_before_the_damage)
+{
+	bool digest = _i >= 5;
+	struct radix_stand s[3] = { 0 };
+	struct radix_member two, six;
+
+	begin(digest ? RADIX_KEYS_DIGEST : RADIX_KEYS_TOKENS, 16, 0, 0);
+	bed_store(&b, "xyz");
+	bed_store(&b, "abcdef");
+	two = member_of("ab");
+	six = member_of("abcdef");
+	reborn_init(&r, b.ix, &kept);
+	damage_third(_i % 5);
+	s[0].block = six;
+	s[1].block.entry = RADIX_NONE;
+	s[2].block = six;
+	s[2].block.entry += 1; /* nobody's yet */
+	r.config.keep_lost = true;
+	r.config.stands = s;
+	r.config.n_stands = 3;
+	reborn_recover(&r);
+	ck_assert_uint_eq(s[0].before.entry, digest || _i == 4 ? six.entry : two.entry);
+	ck_assert_uint_eq(s[0].before.generation,
+			  digest || _i == 4 ? six.generation : two.generation);
+	ck_assert_uint_eq(s[0].above.entry, digest && _i != 9 ? two.entry : RADIX_NONE);
+	for (uint32_t i = 1; i < 3; i++) {
+		ck_assert_uint_eq(s[i].before.entry, RADIX_NONE);
+		ck_assert_uint_eq(s[i].above.entry, RADIX_NONE);
+	}
+	/* A recovery that was stopped after it had freed entries leaves them to the next one. */
+	r.ix = radix_index_free(r.ix);
+	r.config.n_stands = 1;
+	reborn_recover(&r);
+	ck_assert_uint_eq(s[0].before.entry, digest || _i == 4 ? six.entry : two.entry);
+	finish();
+}
+END_TEST
+
 int main(void)
 {
 	Suite *s = suite_create("recover");
@@ -635,6 +698,7 @@ int main(void)
 	tcase_add_test(tc, bonuses_go_by_the_last_use);
 	tcase_add_test(tc, what_hangs_below_damage_is_an_island);
 	tcase_add_test(tc, an_island_that_got_a_beginning);
+	tcase_add_loop_test(tc, what_was_before_the_damage, 0, 10);
 	tcase_add_loop_test(tc, no_memory, 0, 4);
 	tcase_add_test(tc, tokens_and_digests);
 	suite_add_tcase(s, tc);

@@ -321,22 +321,10 @@ static bool lose_pools(struct sim *s)
 	return true;
 }
 
-/* Where a lease stood is lost with the block that it stood at: nobody reads on after damage. */
-static void stop_reading(struct sim *s)
-{
-	for (uint32_t i = 0; i < SIM_PROCS; i++) {
-		struct sim_claims *all = &s->procs[i].claims;
-
-		for (uint32_t k = 0; k < all->n;)
-			if (all->v[k].use == SIM_READS)
-				all->v[k] = all->v[--all->n];
-			else
-				k++;
-	}
-}
-
-/* A bit flips in a block table.  Entries may be lost by it, with what hangs below; what is left is
-   right, and what workers write stays theirs. */
+/*
+ * A bit flips in a block table.  Entries may be lost by it, with what hangs below; what is left is
+ * right, and slots that workers read or write are theirs all the same.
+ */
 static void damage(struct sim *s)
 {
 	uint32_t g = sim_below(s, 2);
@@ -352,7 +340,9 @@ static void damage(struct sim *s)
 	world_note(&s->w, "       a bit of byte %llu of the block table of pool %u flips\n",
 		   (unsigned long long)at, g);
 	s->result->damages++;
-	stop_reading(s);
+	for (uint32_t i = 0; i < SIM_PROCS; i++)
+		for (uint32_t k = 0; k < s->procs[i].claims.n; k++)
+			s->procs[i].claims.v[k].path = 0; /* it may be found no more */
 	for (uint32_t i = 0; i < s->n_known; i++)
 		s->known[i].audited = false;
 }
