@@ -45,8 +45,8 @@ struct radix_entry {
 	uint64_t device; /* word: slot, or RADIX_NONE */
 	uint64_t host;   /* word: host slot, or RADIX_NONE; its generation counts as 0 */
 	uint64_t key;    /* handle of its cell */
-	/* the latest tick of a lease that ended here, or below with blocks that are gone, << 1; | 1:
-	   one that had not stored it matched up to here, or below */
+	/* latest tick of a lease that ended here, or below with blocks that are gone, << 1; | 1: a
+	   lease that had not stored it matched up to here, or below */
 	uint64_t use;
 	uint32_t state;
 	uint32_t next_free;
