@@ -80,8 +80,9 @@ static void flip(void *field, size_t len, uint64_t *rng)
 	X(ns, 1)             \
 	X(tenant, 1)         \
 	X(n_tokens, 1)       \
+	X(root_check, 1)     \
 	X(host, 0)           \
-	X(last_use, 0)       \
+	X(use, 0)            \
 	X(next_free, 0)      \
 	X(redis, 0)          \
 	X(checksum_check, 0) \
@@ -89,7 +90,6 @@ static void flip(void *field, size_t len, uint64_t *rng)
 	X(checksum_kind, 0)  \
 	X(moving, 0)         \
 	X(turn, 0)           \
-	X(hit, 0)            \
 	X(reserved, 0)
 
 static struct radix_entry *victim_of(const struct kept *k)
