@@ -2,8 +2,8 @@
  * admin_pins.c - who holds what: leases with their owners, and slots that are not free yet because
  * of how their lease ended.
  *
- * What it guarantees. No token and no salt is shown: both as keyed digests, so that equal ones can be
- * told from others.
+ * What it guarantees. No token and no salt is shown: both as keyed digests, so that equal ones can
+ * be told from others.
  */
 #include "daemon/admin_internal.h"
 

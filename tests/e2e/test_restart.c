@@ -272,9 +272,9 @@ static uint32_t fetch(struct worker *w, uint32_t n_blocks, uint32_t stem, uint64
 
 /*
  * A worker reads a leased path and has slots reserved when the daemon is killed.  Under the next
- * daemon others use all the rest of the pool, many times over.  The first one was not told anything:
- * its device reads the leased blocks and writes into the reserved slots.  Nobody's bytes change.  As
- * soon as it says QUIESCED all of it is for use again.
+ * daemon others use all the rest of the pool, many times over.  The first one was not told
+ * anything: its device reads the leased blocks and writes into the reserved slots.  Nobody's bytes
+ * change.  As soon as it says QUIESCED all of it is for use again.
  */
 START_TEST(what_a_worker_holds_is_not_reused)
 {

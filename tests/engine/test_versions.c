@@ -191,7 +191,7 @@ START_TEST(orphans_are_told)
 	ck_assert_int_eq(hello(c, 1, 2, 1, &rep), PROTO_STATUS_OK);
 	ck_assert_uint_eq(rep.n_orphans, 3);
 	ck_assert(proto_id_equal(&rep.orphans_boot, &w.config.engine.boot));
-	/* Another process with the same instance, another user, the same process' other instance. */
+	/* Another process of this instance, another user, another instance of the process. */
 	for (int i = 0; i < 3; i++) {
 		struct prefixd_peer peer = a.c->peer;
 		struct world_client *d;
@@ -218,7 +218,7 @@ START_TEST(orphans_are_told)
 }
 END_TEST
 
-/* Orphans of several lives: the last one is named, and each can be ended by itself or all at once. */
+/* Orphans of several lives: the last one is named; each can be ended by itself, or all at once. */
 START_TEST(orphans_of_several_lives)
 {
 	struct proto_id old = { { 0x01 } }, older = { { 0x02 } };
