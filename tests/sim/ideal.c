@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define ANY UINT32_MAX
+
 static uint32_t home(const struct ideal *d, uint64_t path)
 {
 	uint64_t h = path * 0x9e3779b97f4a7c15u;
@@ -63,26 +65,56 @@ static void drop(struct ideal *d, struct ideal_block *b)
 	memset(&d->v[hole], 0, sizeof(d->v[hole]));
 }
 
+static bool drop_oldest(struct ideal *d, uint32_t group)
+{
+	struct ideal_block *oldest = NULL;
+
+	for (uint32_t i = 0; i < d->cap; i++) {
+		struct ideal_block *b = &d->v[i];
+
+		if (b->path && b->n_children == 0 && (group == ANY || b->group == group) &&
+		    (!oldest || b->used < oldest->used))
+			oldest = b;
+	}
+	if (oldest)
+		drop(d, oldest);
+	return oldest != NULL;
+}
+
 /* False: all that is there is one path, which is the newcomer's own. */
 static bool make_room(struct ideal *d)
 {
-	while (d->n >= d->max) {
-		struct ideal_block *oldest = NULL;
-
-		for (uint32_t i = 0; i < d->cap; i++) {
-			struct ideal_block *b = &d->v[i];
-
-			if (b->path && b->n_children == 0 && (!oldest || b->used < oldest->used))
-				oldest = b;
-		}
-		if (!oldest)
+	while (d->n >= d->max)
+		if (!drop_oldest(d, ANY))
 			return false;
-		drop(d, oldest);
-	}
 	return true;
 }
 
-void ideal_add(struct ideal *d, uint64_t path, uint64_t parent)
+void ideal_evict(struct ideal *d, uint32_t group, uint32_t n)
+{
+	while (n-- && drop_oldest(d, group))
+		continue;
+}
+
+/* Whole paths go, so that nothing is left whose parent went. */
+void ideal_flush(struct ideal *d, uint32_t ns)
+{
+	struct ideal old = *d;
+
+	d->v = calloc(d->cap, sizeof(*d->v));
+	if (!d->v)
+		abort();
+	d->n = 0;
+	for (uint32_t i = 0; i < old.cap; i++) {
+		if (old.v[i].path == 0 || old.v[i].ns == ns)
+			continue;
+		*at(d, old.v[i].path) = old.v[i];
+		d->n++;
+	}
+	free(old.v);
+}
+
+void ideal_add(struct ideal *d, uint64_t path, uint64_t parent, uint32_t group, uint32_t ns)
 {
 	if (ideal_has(d, path)) {
 		ideal_touch(d, path);
@@ -97,7 +129,9 @@ void ideal_add(struct ideal *d, uint64_t path, uint64_t parent)
 		at(d, parent)->n_children--;
 		return;
 	}
-	*at(d, path) = (struct ideal_block){ .path = path, .parent = parent, .used = ++d->tick };
+	*at(d, path) = (struct ideal_block){
+		.path = path, .parent = parent, .used = ++d->tick, .group = group, .ns = ns
+	};
 	d->n++;
 }
 

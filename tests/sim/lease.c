@@ -523,7 +523,8 @@ static void committed(struct sim *s, struct sim_session *se, struct sim_lease *l
 		oracle_add(&s->oracle, path_of(l, l->n_path), l->p.root);
 		if (!l->island)
 			ideal_add(&s->ideal, path_of(l, l->n_path),
-				  l->n_path ? path_of(l, l->n_path - 1) : 0);
+				  l->n_path ? path_of(l, l->n_path - 1) : 0, s->ns_group[ns_of(l)],
+				  ns_of(l));
 		claim_block(s, se, l, l->n_path, slot, rep->reuse);
 		l->n_path++;
 	}

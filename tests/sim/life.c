@@ -355,7 +355,7 @@ static void squeeze(struct sim *s)
 {
 	for (uint32_t g = 0; g < WORLD_GROUPS; g++)
 		if (s->w.pools[g].pool)
-			world_evict(&s->w, g, UINT32_MAX);
+			sim_evict(s, g, UINT32_MAX);
 	look(s, compare);
 }
 

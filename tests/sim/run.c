@@ -92,10 +92,16 @@ void sim_invalidate(struct sim *s, uint32_t k)
 		return;
 	s->invalidating = 0;
 	s->epochs[k]++;
+	ideal_flush(&s->ideal, k);
 	for (uint32_t i = 0; i < SIM_SESSIONS; i++)
 		for (uint32_t j = 0; j < SIM_LEASES; j++)
 			if (universe_roots[s->sessions[i].leases[j].p.root].ns == k)
 				s->sessions[i].leases[j].lead_path = 0;
+}
+
+void sim_evict(struct sim *s, uint32_t group, uint32_t n)
+{
+	ideal_evict(&s->ideal, group, (uint32_t)world_evict(&s->w, group, n));
 }
 
 static void admin(struct sim *s)
@@ -107,6 +113,7 @@ static void admin(struct sim *s)
 	switch (sim_below(s, 8)) {
 	case 0:
 		world_flush(&s->w, ns);
+		ideal_flush(&s->ideal, k);
 		break;
 	case 1:
 		sim_invalidate(s, k);
@@ -114,7 +121,7 @@ static void admin(struct sim *s)
 		break;
 	default:
 		if (s->w.pools[s->ns_group[k]].pool)
-			world_evict(&s->w, s->ns_group[k], sim_below(s, 6));
+			sim_evict(s, s->ns_group[k], sim_below(s, 6));
 		break;
 	}
 }

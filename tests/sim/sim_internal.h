@@ -207,3 +207,4 @@ void sim_daemon_gone(struct sim *s); /* it was seen to be */
 /* A new life; it may not live long. */
 void sim_daemon_start(struct sim *s);
 void sim_invalidate(struct sim *s, uint32_t k);
+void sim_evict(struct sim *s, uint32_t group, uint32_t n);
