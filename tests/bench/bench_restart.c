@@ -426,7 +426,7 @@ static struct restart_config configure(int argc, char **argv)
 		.path = (uint32_t)option(argc, argv, "--path", 512),
 		.long_path = (uint32_t)option(argc, argv, "--long", 4096),
 		.block_bytes = (uint32_t)option(argc, argv, "--bytes", 128),
-		.budget = (uint64_t)option(argc, argv, "--new", 15000),
+		.budget = (uint64_t)option(argc, argv, "--new", 20000),
 		.max_s = option(argc, argv, "--max-s", 1),
 		.seed = (uint64_t)option(argc, argv, "--seed", 1),
 		.keep = strcmp(text_option(argc, argv, "--keep", "holder"), "none") != 0,

@@ -26,7 +26,7 @@ enum {
 	ABANDONED = 8,  /* one store in so many ends before its path does */
 	HOLDS = 5,      /* one lease in so many is held for a while */
 	LOOKS_BACK = 4, /* one request in so many compares a held lease again */
-	CHUNK = 8,      /* blocks of a COMMIT, at most */
+	CHUNK = 4,      /* blocks of a COMMIT, at most */
 	NAP_US = 2000,  /* between requests, at most */
 	TOLD_MAX = 5    /* complaints of one worker that are printed */
 };
