@@ -139,7 +139,9 @@ static void keep_found(struct sim *s, uint32_t i, const struct sim_found *f)
 
 void sim_audit_take(struct sim *s)
 {
-	if (s->draining) /* no session may begin now; it was taken when the draining began */
+	/* While it drains no session may begin, but one did when that began.  And where nothing was
+	   committed, the pools need not be made for it: a crash may meet that too. */
+	if (s->draining || s->n_known == 0)
 		return;
 	look(s, keep_found);
 }
@@ -322,10 +324,28 @@ static bool lose_pools(struct sim *s)
 }
 
 /*
+ * A start that found damage and was killed may have freed entries and made islands, and not come to
+ * write down where that leaves the leases.  That is a third failure on top of two; it is not made
+ * good.
+ */
+static void stop_reading(struct sim *s)
+{
+	for (uint32_t i = 0; i < SIM_PROCS; i++) {
+		struct sim_claims *all = &s->procs[i].claims;
+
+		for (uint32_t k = 0; k < all->n;)
+			if (all->v[k].use == SIM_READS)
+				all->v[k] = all->v[--all->n];
+			else
+				k++;
+	}
+}
+
+/*
  * A bit flips in a block table.  Entries may be lost by it, with what hangs below; what is left is
  * right, and slots that workers read or write are theirs all the same.
  */
-static void damage(struct sim *s)
+static bool damage(struct sim *s)
 {
 	uint32_t g = sim_below(s, 2);
 	const struct radix_store *st = &s->w.pools[g].table.store;
@@ -333,7 +353,7 @@ static void damage(struct sim *s)
 	uint64_t at = 0, from = sim_chance(s, 50) ? 0 : 4096; /* seldom in the head */
 
 	if (s->config.faultless || !s->w.pools[g].pool || !sim_chance(s, 40))
-		return;
+		return false;
 	for (uint32_t i = 0; i == 0 || (i < 100 && !bytes[at]); i++)
 		at = from + test_rng(&s->rng) % (st->committed - from);
 	bytes[at] ^= (uint8_t)(1u << sim_below(s, 8));
@@ -345,6 +365,7 @@ static void damage(struct sim *s)
 			s->procs[i].claims.v[k].path = 0; /* it may be found no more */
 	for (uint32_t i = 0; i < s->n_known; i++)
 		s->known[i].audited = false;
+	return true;
 }
 
 /*
@@ -362,17 +383,17 @@ static void squeeze(struct sim *s)
 void sim_daemon_start(struct sim *s)
 {
 	uint32_t before = s->w.life.n, squeezed = s->may_lose ? 500 : 50;
-	bool lost;
+	bool lost, damaged;
 
 	world_check(&s->w, before + 1 < radix_array_size(s->boots));
 	if (sim_chance(s, 100))
 		s->w.now_ns = 1000000000 + sim_below(s, 1000000000);
 	if (!s->config.faultless && sim_chance(s, 150))
 		change_settings(s);
-	damage(s);
+	damaged = damage(s);
 	lost = lose_pools(s);
-	if (!s->config.faultless && sim_chance(s, 150))
-		world_life_kill_at(&s->w, 1 + sim_below(s, 1u << sim_below(s, 8)));
+	if (!s->config.faultless && sim_chance(s, damaged ? 500 : 150))
+		world_life_kill_at(&s->w, 1 + sim_below(s, damaged ? 300 : 1u << sim_below(s, 8)));
 	world_check(&s->w, world_life_restart(&s->w) == 0);
 	s->w.config.hold_pools = false;
 	if (lost && s->w.engine)
@@ -380,6 +401,8 @@ void sim_daemon_start(struct sim *s)
 	s->life = s->w.life.n;
 	s->boots[s->life] = s->w.config.engine.boot;
 	drop_old_memory(s);
+	if (damaged && !s->w.engine)
+		stop_reading(s);
 	if (!s->w.engine) {
 		s->result->restart_kills++;
 		sim_point_add(s->result, s->w.life.point, 1);

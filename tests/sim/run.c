@@ -243,7 +243,10 @@ static void crash_in(struct sim *s, uint32_t si)
 	bool commits = sim_chance(s, 400);
 
 	sim_audit_take(s);
-	world_life_kill_at(&s->w, 1 + sim_below(s, commits ? 24 : n == 1 ? 8 : 100));
+	world_life_kill_at(&s->w, 1 + sim_below(s, commits      ? 24
+						   : n == 1     ? 8
+						   : s->n_known ? 100
+								: 30));
 	s->may_lose = n > 1 || s->draining;
 	if (commits)
 		commit_some(s, si);

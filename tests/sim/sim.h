@@ -22,32 +22,32 @@ struct sim_config {
 	bool blind;     /* the engine's invariants are not verified */
 };
 
-#define SIM_COUNTS(X)                                                                            \
-	X(ops, "operations")                                                                     \
-	X(steps, "steps of the engine")                                                          \
-	X(matches, "prompts asked for")                                                          \
-	X(asked, "blocks asked for")                                                             \
-	X(hits, "blocks found")                                                                  \
-	X(ideal, "blocks that a cache of the same size without faults had")                      \
-	X(commits, "blocks committed")                                                           \
-	X(reads, "blocks read and right")                                                        \
-	X(worker_kills, "workers killed")                                                        \
-	X(daemon_kills, "daemons killed between steps")                                          \
-	X(crash_kills, "daemons killed within a step")                                           \
-	X(restart_kills, "daemons killed while they started")                                    \
-	X(stops, "daemons stopped and started")                                                  \
-	X(upgrades, "daemons replaced under live workers")                                       \
-	X(changes, "starts with other settings")                                                 \
-	X(damages, "block tables damaged")                                                       \
-	X(sleeps, "workers stopped")                                                             \
-	X(jumps, "jumps of the clock")                                                           \
-	X(outside, "faults of Redis and of host memory")                                         \
-	X(orphaned, "leases that outlived their socket")                                         \
-	X(revoked, "leases taken back")                                                          \
-	X(audited, "blocks that had to be there after a start")                                  \
-	X(lost, "blocks that a crash within a step took along, of those that the step may take") \
-	X(leads, "leads given")                                                                  \
-	X(waits, "waits that ended")                                                             \
+#define SIM_COUNTS(X)                                                       \
+	X(ops, "operations")                                                \
+	X(steps, "steps of the engine")                                     \
+	X(matches, "prompts asked for")                                     \
+	X(asked, "blocks asked for")                                        \
+	X(hits, "blocks found")                                             \
+	X(ideal, "blocks that a cache of the same size without faults had") \
+	X(commits, "blocks committed")                                      \
+	X(reads, "blocks read and right")                                   \
+	X(worker_kills, "workers killed")                                   \
+	X(daemon_kills, "daemons killed between steps")                     \
+	X(crash_kills, "daemons killed within a step")                      \
+	X(restart_kills, "daemons killed while they started")               \
+	X(stops, "daemons stopped and started")                             \
+	X(upgrades, "daemons replaced under live workers")                  \
+	X(changes, "starts with other settings")                            \
+	X(damages, "block tables damaged")                                  \
+	X(sleeps, "workers stopped")                                        \
+	X(jumps, "jumps of the clock")                                      \
+	X(outside, "faults of Redis and of host memory")                    \
+	X(orphaned, "leases that outlived their socket")                    \
+	X(revoked, "leases taken back")                                     \
+	X(audited, "blocks that had to be there after a start")             \
+	X(lost, "blocks that a crash within a step took along")             \
+	X(leads, "leads given")                                             \
+	X(waits, "waits that ended")                                        \
 	X(loads, "loads that ended")
 
 #define SIM_POINTS 64
