@@ -454,10 +454,11 @@ int main(int argc, char **argv)
 		return E2E_SKIP;
 	frames_path = argc > 1 ? argv[1] : "frames.txt";
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-		TCase *t = tcase_create(cases[i].name);
+		TCase *t;
 
 		if (argc > 2 && strcmp(argv[2], cases[i].name) != 0)
 			continue;
+		t = tcase_create(cases[i].name);
 		tcase_set_timeout(t, 60);
 		tcase_add_checked_fixture(t, NULL, stop_daemon);
 		for (int k = 0; k < 2 && cases[i].tests[k]; k++)
