@@ -34,6 +34,7 @@ void prefixd_load_cut(struct prefixd_engine *e, struct prefixd_load *load, uint3
 		if (a->state != PREFIXD_BLOCK_ARRIVED)
 			continue;
 		give_back(load->group, &a->m);
+		prefixd_room_stir(e, load->group);
 		a->state = PREFIXD_BLOCK_THERE;
 	}
 }
@@ -73,6 +74,8 @@ bool prefixd_load_advance(struct prefixd_engine *e, struct prefixd_load *load)
 			if (radix_move_end(ix, &a->m, true, a->summed ? a->checksum : NULL, NULL) ==
 			    RADIX_E_REFUSED)
 				give_back(load->group, &a->m);
+			/* Others may have been faster, and its slot is free. */
+			prefixd_room_stir(e, load->group);
 		}
 		if (radix_member_tier(ix, load->v[i], &tier) != 0) {
 			prefixd_load_cut(e, load, i, PROTO_REASON_TIER_LOST);

@@ -313,6 +313,45 @@ START_TEST(deadline)
 }
 END_TEST
 
+/*
+ * The first block does not come for an hour, the others have; their worker computes instead.  Who
+ * looks after all loads gives their slots back, and loads that wait for slots get them at once.
+ */
+START_TEST(overtaken_while_it_lands)
+{
+	struct proto_reserve_req all = { .n = LIFT_BLOCKS };
+	struct proto_reserve_rep rep;
+	struct scene_place b, c;
+	struct proto_match_rep m, waits, other;
+	struct room_lease own;
+	uint64_t seq;
+
+	lift_configure(2 * LIFT_BLOCKS, 2 * LIFT_BLOCKS, false);
+	lift_begin();
+	lift_store(3);
+	lift_clear(LIFT_BLOCKS);
+	world_delay(lift_world, 3600000 * ROOM_MS, 1);
+	seq = lift_promote(&lift_at, 0, LIFT_BLOCKS, 3500, &m);
+	world_advance(lift_world, 100 * ROOM_MS);
+	lift_check_event(&lift_at, seq, m.lease, PROTO_WAIT_FAILED, 0, PROTO_REASON_TIER_DOWN);
+	ck_assert_uint_eq(world_in_flight(lift_world), 1);
+	all.lease = m.lease;
+	ck_assert_int_eq(world_reserve_wait(lift_at.c, &all, &rep), PROTO_STATUS_OK);
+	own = (struct room_lease){ .id = m.lease };
+	room_commit(&lift_at, &own, LIFT_BLOCKS);
+	b = room_place(lift_world, 200);
+	c = room_place(lift_world, 300);
+	lift_promote(&b, 2, LIFT_BLOCKS, 0, &waits);
+	ck_assert_uint_eq(waits.n_host, LIFT_BLOCKS);
+	lift_promote(&c, 2, LIFT_BLOCKS, 0, &other);
+	ck_assert_uint_eq(world_in_flight(lift_world), LIFT_BLOCKS); /* the late one, and 7 */
+	scene_release(&c, other.lease, NULL);
+	scene_release(&b, waits.lease, NULL);
+	room_release(&lift_at, &own);
+	lift_end();
+}
+END_TEST
+
 /* Host blocks come, what lies in Redis does not; and nobody waits for a slot because of it. */
 START_TEST(redis_is_down)
 {
@@ -510,6 +549,7 @@ int main(void)
 		{ "slow-but-sure", slow_but_sure },
 		{ "patient-while-something-moves", patient_while_something_moves },
 		{ "deadline", deadline },
+		{ "overtaken-while-it-lands", overtaken_while_it_lands },
 		{ "redis-is-down", redis_is_down },
 		{ "rather-computes", rather_computes },
 		{ "declined", declined },
