@@ -231,6 +231,9 @@ def baseline(shop, folders):
             begin = time.monotonic()
             case = shop.run(test, 300)
             seconds[test['name']] = time.monotonic() - begin
+            if case:  # a busy machine is not a fault: once more, and say so
+                print(f'{test["name"]} failed without any fault: {case}', flush=True)
+                case = shop.run(test, 300)
             if case:
                 sys.exit(f'{test["name"]} fails without any fault: {case}')
     return seconds
