@@ -417,7 +417,7 @@ static void call_others(struct prefixd_engine *e, struct prefixd_load *load)
 	}
 }
 
-/* As wake(), for those that somebody waits for, or the others. */
+/* As below, for those that somebody waits for, or the others. */
 static void wake_some(struct prefixd_engine *e, struct prefixd_group *g, bool ahead, bool *starve)
 {
 	uint32_t left = prefixd_moves_left_up(e, g, ahead);
@@ -449,7 +449,7 @@ static void wake_some(struct prefixd_engine *e, struct prefixd_group *g, bool ah
  * Something of the group became free, or a move has ended: loads that found the window full, and
  * the one that has been without a slot for the longest, try again.
  */
-static void wake(struct prefixd_engine *e, struct prefixd_group *g)
+void prefixd_loads_wake(struct prefixd_engine *e, struct prefixd_group *g)
 {
 	bool starve = g->loads_starve;
 
@@ -502,7 +502,7 @@ static void settle(struct prefixd_engine *e, struct prefixd_load *load)
 		return;
 	g = load->group;
 	load_free(e, load);
-	wake(e, g); /* what it pinned may be had */
+	prefixd_loads_wake(e, g); /* what it pinned may be had */
 }
 
 void prefixd_loads_settle(struct prefixd_engine *e)
@@ -510,7 +510,7 @@ void prefixd_loads_settle(struct prefixd_engine *e)
 	const struct radix_list *it;
 
 	radix_list_foreach(it, &e->stirred)
-		wake(e, load_group(it));
+		prefixd_loads_wake(e, load_group(it));
 	while (!radix_list_empty(&e->loads_stirred)) {
 		struct prefixd_load *load = radix_list_first(&e->loads_stirred, struct prefixd_load,
 							     stirred);

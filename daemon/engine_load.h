@@ -76,6 +76,8 @@ static inline void prefixd_load_progress(struct prefixd_engine *e, struct prefix
 /* Blocks from `at` on will not come.  What has arrived of them is given back. */
 void prefixd_load_cut(struct prefixd_engine *e, struct prefixd_load *load, uint32_t at,
 		      enum proto_reason reason);
+/* Loads that found no slot, or no room for a move, look again in this step. */
+void prefixd_loads_wake(struct prefixd_engine *e, struct prefixd_group *g);
 /* Attaches what has arrived, and passes what others brought.  True: something came up. */
 bool prefixd_load_advance(struct prefixd_engine *e, struct prefixd_load *load);
 /*

@@ -18,6 +18,13 @@ static void give_back(struct prefixd_group *g, const struct radix_move *m)
 	radix_assert(r == 0 || r == RADIX_E_NOTFOUND);
 }
 
+/* This may come of looking at any load, in any step: who waits for slots looks again. */
+static void freed(struct prefixd_engine *e, struct prefixd_group *g)
+{
+	prefixd_room_stir(e, g);
+	prefixd_loads_wake(e, g);
+}
+
 void prefixd_load_cut(struct prefixd_engine *e, struct prefixd_load *load, uint32_t at,
 		      enum proto_reason reason)
 {
@@ -34,7 +41,7 @@ void prefixd_load_cut(struct prefixd_engine *e, struct prefixd_load *load, uint3
 		if (a->state != PREFIXD_BLOCK_ARRIVED)
 			continue;
 		give_back(load->group, &a->m);
-		prefixd_room_stir(e, load->group);
+		freed(e, load->group);
 		a->state = PREFIXD_BLOCK_THERE;
 	}
 }
@@ -63,6 +70,7 @@ bool prefixd_load_advance(struct prefixd_engine *e, struct prefixd_load *load)
 {
 	struct radix_index *ix = load->group->index;
 	uint32_t before = load->done;
+	bool landed = false;
 
 	while (load->done < load->limit) {
 		uint32_t i = load->done;
@@ -74,8 +82,7 @@ bool prefixd_load_advance(struct prefixd_engine *e, struct prefixd_load *load)
 			if (radix_move_end(ix, &a->m, true, a->summed ? a->checksum : NULL, NULL) ==
 			    RADIX_E_REFUSED)
 				give_back(load->group, &a->m);
-			/* Others may have been faster, and its slot is free. */
-			prefixd_room_stir(e, load->group);
+			landed = true;
 		}
 		if (radix_member_tier(ix, load->v[i], &tier) != 0) {
 			prefixd_load_cut(e, load, i, PROTO_REASON_TIER_LOST);
@@ -93,6 +100,8 @@ bool prefixd_load_advance(struct prefixd_engine *e, struct prefixd_load *load)
 	}
 	if (load->done > before)
 		prefixd_load_progress(e, load);
+	if (landed)
+		freed(e, load->group); /* where others were faster */
 	return load->done > before;
 }
 

@@ -337,12 +337,13 @@ START_TEST(overtaken_while_it_lands)
 	ck_assert_uint_eq(world_in_flight(lift_world), 1);
 	all.lease = m.lease;
 	ck_assert_int_eq(world_reserve_wait(lift_at.c, &all, &rep), PROTO_STATUS_OK);
-	own = (struct room_lease){ .id = m.lease };
-	room_commit(&lift_at, &own, LIFT_BLOCKS);
 	b = room_place(lift_world, 200);
 	c = room_place(lift_world, 300);
 	lift_promote(&b, 2, LIFT_BLOCKS, 0, &waits);
 	ck_assert_uint_eq(waits.n_host, LIFT_BLOCKS);
+	own = (struct room_lease){ .id = m.lease };
+	room_commit(&lift_at, &own, LIFT_BLOCKS);
+	ck_assert_uint_eq(world_in_flight(lift_world), 1);
 	lift_promote(&c, 2, LIFT_BLOCKS, 0, &other);
 	ck_assert_uint_eq(world_in_flight(lift_world), LIFT_BLOCKS); /* the late one, and 7 */
 	scene_release(&c, other.lease, NULL);
