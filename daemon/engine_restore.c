@@ -396,6 +396,21 @@ static void emit(struct prefixd_engine *e)
 	}
 }
 
+/*
+ * Roots of a pool that is not there.  A life that lost it may have been killed before it came to
+ * that; the next pool of this number must not be believed to have them.
+ */
+static void drop_roots(struct prefixd_engine *e)
+{
+	for (uint32_t i = 0; i < e->ledger.arrays[PREFIXD_LEDGER_ROOT].n; i++) {
+		const struct prefixd_root_record *r = prefixd_ledger_at(ledger(e),
+									PREFIXD_LEDGER_ROOT, i);
+
+		if (r && r->word && (r->group >= e->n_groups || !e->groups[r->group]))
+			prefixd_ledger_put(&e->ledger, PREFIXD_LEDGER_ROOT, i);
+	}
+}
+
 static int take_all(struct prefixd_engine *e, struct take *t)
 {
 	if (take_groups(e) < 0 || take_namespaces(e) < 0 || take_sessions(e, t) < 0)
@@ -405,6 +420,7 @@ static int take_all(struct prefixd_engine *e, struct take *t)
 		if (!e->checks)
 			return -ENOMEM;
 	}
+	drop_roots(e);
 	/* Each orphan is watched now and forgotten later, a step that ends all of them at most. */
 	return prefixd_out_reserve(e, 0, 64 + e->sessions.n + e->n_groups);
 }

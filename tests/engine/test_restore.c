@@ -632,6 +632,55 @@ START_TEST(ends_before_the_pool_is_there)
 }
 END_TEST
 
+/* The same under another salt. */
+static struct scene_place salted(struct scene_place at, const char *salt)
+{
+	at.salt = world_text(salt);
+	return at;
+}
+
+/*
+ * The life that finds its pool lost is killed at each point of that.  Nothing of the old pool is
+ * taken for the new one's, whose roots come in another order.
+ */
+START_TEST(killed_while_the_pool_is_lost)
+{
+	bool killed = true;
+
+	for (uint64_t n = 1; killed; n++) {
+		struct scene_place at, other;
+
+		configure(LONG);
+		at = begin();
+		other = salted(at, "s");
+		ck_assert_uint_eq(put(&at, 0, 6), 6);
+		ck_assert_uint_eq(put(&other, 1, 6), 6);
+		hold(&at, 0, 8, 2, 0, NULL);
+		hold(&other, 1, 8, 2, 0, NULL);
+		w.config.hold_pools = true;
+		restart();
+		world_life_kill_at(&w, n);
+		world_pool_answer(&w, false);
+		killed = !w.engine;
+		world_life_kill_at(&w, 0);
+		w.config.hold_pools = false;
+		if (killed)
+			ck_assert_int_eq(world_life_restart(&w), 0);
+		at = place(101);
+		other = salted(at, "s");
+		ck_assert_uint_eq(put(&other, 3, 6), 6);
+		ck_assert_uint_eq(put(&at, 2, 6), 6);
+		restart();
+		at = place(101);
+		other = salted(at, "s");
+		ck_assert_uint_eq(look(&other, 3, 6), 6);
+		ck_assert_uint_eq(look(&at, 2, 6), 6);
+		ck_assert_uint_eq(look(&other, 2, 6), 0);
+		world_deinit(&w);
+	}
+}
+END_TEST
+
 START_TEST(the_pool_is_lost)
 {
 	struct scene_place at;
@@ -720,6 +769,7 @@ int main(void)
 	tcase_add_test(t, processes_are_not_watched);
 	tcase_add_loop_test(t, ends_before_the_pool_is_there, 0, 3);
 	tcase_add_loop_test(t, the_pool_is_lost, 0, 2);
+	tcase_add_test(t, killed_while_the_pool_is_lost);
 	suite_add_tcase(s, t);
 	return scene_main(s);
 }
