@@ -223,7 +223,7 @@ static bool is_place(const struct radix_index *ix, uint32_t root, struct radix_m
  * By its record: at its new place, if that came to be, else at its old one.  Where both are lost,
  * at what is left of the way there: it reads that too.
  */
-static struct stand stand_of(const struct radix_index *ix, uint32_t root,
+static struct stand stand_of(const struct radix_index *ix, uint32_t root, bool digest,
 			     const struct prefixd_lease_half half[2],
 			     const struct radix_stand stands[2])
 {
@@ -251,6 +251,11 @@ static struct stand stand_of(const struct radix_index *ix, uint32_t root,
 	}
 	if (lost.depth > s.pin.depth)
 		s.pin = lost;
+	/* A new place that was an island already may not have come to hang at the old one. */
+	if (digest && !s.has_donor && !s.other && half[0].check && half[1].check)
+		s.has_donor = is_place(ix, root,
+				       (struct radix_member){ half[1].pin, half[1].pin_generation },
+				       &s.donor);
 	return s;
 }
 
@@ -312,7 +317,8 @@ static void lease_take(struct prefixd_engine *e, struct prefixd_group *g, struct
 	radix_assert(is); /* RESTORE has read it */
 	root = root_find(roots, name.root);
 	if (root && !l->over) {
-		s = stand_of(g->index, name.root, half, stands);
+		s = stand_of(g->index, name.root, root->ns->mode == RADIX_KEYS_DIGEST, half,
+			     stands);
 		lease_again(e, l, root, &s);
 		return;
 	}

@@ -1,0 +1,79 @@
+/*
+ * test_restore_graft.c - the daemon is killed while a COMMIT hangs an island at the blocks before it.
+ */
+#include "tests/engine/scene.h"
+
+enum {
+	SLOTS = 16
+};
+
+static struct world w;
+static struct world_config config;
+static const uint8_t digests[2 * 16] = "the first block.the second one.";
+
+/*
+ * The second of two blocks is an island already, onto which the COMMIT of both hangs it.  Wherever
+ * that is cut short, the first one's slot is the worker's until it lets go.
+ */
+START_TEST(onto_an_island)
+{
+	struct proto_open_req o = world_open_req("m");
+	struct scene_prompt x = { 0 };
+	bool killed = true;
+
+	o.key_mode = PROTO_KEYS_DIGEST;
+	o.digest_len = 16;
+	o.seed_probe = world_text("seed");
+	for (uint64_t n = 1; killed; n++) {
+		struct proto_reserve_req r = { .n = 1 };
+		struct proto_commit_req c = { .n = 1 };
+		struct proto_reserve_rep slots;
+		struct proto_commit_rep committed;
+		struct proto_match_rep m;
+		struct scene_place at;
+		uint32_t slot;
+
+		world_config_init(&config);
+		config.engine.pool_blocks = SLOTS;
+		config.keep = true;
+		config.tiers.host_blocks = 4;
+		ck_assert_int_eq(world_init(&w, &config), 0);
+		at = scene_place(&w, 100, 1000, &o);
+		x.keys = digests + 16;
+		x.n_keys = 1;
+		scene_match_with(&at, &x, PROTO_MATCH_ISLAND, 0, &m);
+		c.lease = r.lease = m.lease;
+		ck_assert_int_eq(world_reserve(at.c, &r, &slots), PROTO_STATUS_OK);
+		ck_assert_int_eq(world_commit(at.c, &c, &committed), PROTO_STATUS_OK);
+		scene_release(&at, m.lease, NULL);
+		x.keys = digests;
+		x.n_keys = 2;
+		scene_match(&at, &x, &m);
+		c.lease = r.lease = m.lease;
+		c.n = r.n = 2;
+		ck_assert_int_eq(world_reserve(at.c, &r, &slots), PROTO_STATUS_OK);
+		slot = proto_run_at(slots.runs, 0).start;
+		world_life_kill_at(&w, n);
+		killed = world_commit(at.c, &c, &committed) == -ECONNRESET;
+		world_life_kill_at(&w, 0);
+		if (killed) {
+			ck_assert_int_eq(world_life_restart(&w), 0);
+			world_evict(&w, 0, SLOTS);
+			ck_assert_int_ne(radix_slot_state(world_index(&w, 0), slot),
+					 RADIX_SLOT_FREE);
+		}
+		world_kill(&w, 100);
+		world_evict(&w, 0, SLOTS);
+		ck_assert_int_eq(radix_slot_state(world_index(&w, 0), slot), RADIX_SLOT_FREE);
+		world_deinit(&w);
+	}
+}
+END_TEST
+
+int main(void)
+{
+	Suite *s = suite_create("graft");
+
+	scene_case(s, "graft", onto_an_island);
+	return scene_main(s);
+}
