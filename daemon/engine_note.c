@@ -374,7 +374,7 @@ static const char *lease_wrong(const struct prefixd_engine *e, const struct pref
 		return NULL;
 	prefixd_ledger_lease_place(l->record, &pin, &donor);
 	/* What lies lower may be lost although it is pinned: then nobody reads it either. */
-	if (!same(donor, donor_of(l)) ||
+	if ((!same(donor, donor_of(l)) && radix_member_tier(l->group->index, donor, &tier) == 0) ||
 	    (!same(pin, pin_of(l)) && radix_member_tier(l->group->index, pin, &tier) == 0))
 		return "it does not stand where its record says";
 	return NULL;

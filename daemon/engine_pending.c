@@ -54,7 +54,10 @@ static uint32_t common(const struct prefixd_lease *l, const struct prefixd_spot 
 			return 0;
 		radix_match(l->group->index, &from, keys, ahead, NULL, &m);
 	}
-	if ((ahead && m.n_blocks != ahead) || !same_place(&m.end, &spot->at))
+	if (ahead && m.n_blocks != ahead)
+		return 0;
+	/* Islands that begin with one key begin with one block, wherever either was looked for. */
+	if (!(l->island && spot->depth == 0) && !same_place(&m.end, &spot->at))
 		return 0;
 	keys += (size_t)ahead * key_len;
 	n = radix_min_u32(cover - ahead, spot->n_keys);

@@ -664,6 +664,47 @@ START_TEST(islands)
 }
 END_TEST
 
+/* The same when a third one stored the block meanwhile, and it lies in host memory by now. */
+START_TEST(islands_that_sank)
+{
+	struct proto_reserve_req all = { .n = 2 };
+	struct proto_reserve_rep rep;
+	struct actor a[4];
+	struct proto_match_req m = { .has = PROTO_HAS_ALL,
+				     .flags = PROTO_MATCH_ISLAND,
+				     .n_tokens = 4,
+				     .keys = { tokens, 16 } };
+
+	world_config_init(&config);
+	config.engine.pool_blocks = 2;
+	config.tiers.host_blocks = 4;
+	begin();
+	o.key_mode = PROTO_KEYS_DIGEST;
+	o.digest_len = 16;
+	o.seed_probe = world_text("seed");
+	for (uint32_t i = 0; i < 4; i++) {
+		a[i].at = scene_place(&w, 1 + i, 1000, &o);
+		m.ns = a[i].at.ns.ns;
+		if (i == 3) {
+			m.keys = (struct proto_span){ tokens + 16, 32 };
+			m.n_tokens = 8;
+		}
+		ck_assert_int_eq(world_match(a[i].at.c, &m, &a[i].m), PROTO_STATUS_OK);
+		a[i].lease = a[i].m.lease;
+	}
+	ck_assert_int_eq(reserve(&a[2], 1), PROTO_STATUS_OK);
+	ck_assert_uint_eq(commit(&a[2], 1), 1);
+	scene_release(&a[2].at, a[2].lease, NULL);
+	all.lease = a[3].lease;
+	ck_assert_int_eq(world_reserve_wait(a[3].at.c, &all, &rep), PROTO_STATUS_OK);
+	ck_assert_uint_eq(rep.n, 2);
+	scene_release(&a[3].at, a[3].lease, NULL);
+	ck_assert_int_eq(reserve(&a[0], 1), PROTO_STATUS_OK);
+	waits(&a[1], 1);
+	world_deinit(&w);
+}
+END_TEST
+
 /* What the invariants say of leaders and waiters is noticed when it is not so. */
 START_TEST(broken_ones_are_reported)
 {
@@ -733,6 +774,7 @@ int main(void)
 	tcase_add_test(t, draining_and_revoked);
 	tcase_add_test(t, switched_off);
 	tcase_add_test(t, islands);
+	tcase_add_test(t, islands_that_sank);
 	tcase_add_test(t, broken_ones_are_reported);
 	suite_add_tcase(s, t);
 	return scene_main(s);

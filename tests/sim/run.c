@@ -250,6 +250,8 @@ static void crash_in(struct sim *s, uint32_t si)
 	s->may_lose = n > 1 || s->draining;
 	if (commits)
 		commit_some(s, si);
+	if (s->w.engine)
+		sim_hear(s);
 	while (n-- && s->w.engine) {
 		s->evicts = true;
 		something(s, si);
