@@ -250,7 +250,12 @@ START_TEST(F24_twenty_upgrades_under_load)
 	unsigned long slowest = 0;
 	unsigned fds;
 
-	START(KEPT, "--pool-blocks", "16384");
+	/*
+	 * Room for every prompt the load can make: 16 stems, 40 variants, and for each half length
+	 * h of 1 to 7 at most h + 1 blocks behind the stem's, 22,400 in all.  A fast machine fills a
+	 * smaller pool before the probes are first asked for, and evicts them by right.
+	 */
+	START(KEPT, "--pool-blocks", "24576");
 	worker_start(&w, d.socket, 77);
 	probes_store(&w);
 	ck_assert_int_eq(pipe(stop_pipe), 0);

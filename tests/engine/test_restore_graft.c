@@ -1,5 +1,5 @@
 /*
- * test_restore_graft.c - the daemon is killed while a COMMIT hangs an island at the blocks before it.
+ * test_restore_graft.c - the daemon is killed while a COMMIT hangs an island at what is before it.
  */
 #include "tests/engine/scene.h"
 
