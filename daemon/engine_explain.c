@@ -47,7 +47,7 @@ static void find(const struct prefixd_engine *e, const struct prefixd_root *root
 		spot.keys = f->own;
 		spot.n_keys = n_keys - m.n_blocks;
 		f->n_pending = prefixd_pending_count(e, &spot);
-		if (radix_closest(ix, &m.end, f->own, &stored, &same) == 0) {
+		if (radix_closest(ix, &m.end, f->own, ns->key_len, &stored, &same) == 0) {
 			f->below = true;
 			f->stored = ns->token_bytes ? stored : NULL;
 			f->same = ns->token_bytes ? radix_min_u32(same / 4, ns->block_tokens) : 0;
@@ -56,7 +56,7 @@ static void find(const struct prefixd_engine *e, const struct prefixd_root *root
 		f->own = tail.p;
 		f->n_own = tail.n / 4;
 		radix_partial(ix, &m.end, tail.p, f->n_own, &donor, &slot, &f->same);
-		if (radix_closest(ix, &m.end, tail.p, &stored, &same) == 0)
+		if (radix_closest(ix, &m.end, tail.p, tail.n, &stored, &same) == 0)
 			f->below = true;
 	}
 }

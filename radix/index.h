@@ -202,12 +202,13 @@ void radix_partial(const struct radix_index *ix, const struct radix_place *at, c
 		   uint32_t *ret_tokens);
 
 /*
- * For EXPLAIN: below `at`, the stored block that agrees longest with `key` (bounded search as
- * above).  ret_same is the number of leading bytes that agree; ret_stored points at the stored key
- * (valid until the next change).  Return: 0, RADIX_E_NOTFOUND when nothing hangs below.
+ * For EXPLAIN: below `at`, the stored block that agrees longest with the `len` bytes at `key`, all
+ * of one or its beginning (bounded search as above), in ret_same bytes.  ret_stored: its key, valid
+ * until the next change.  Return: 0, RADIX_E_NOTFOUND when nothing hangs below.
  */
 radix_nodiscard int radix_closest(const struct radix_index *ix, const struct radix_place *at,
-				  const void *key, const void **ret_stored, uint32_t *ret_same);
+				  const void *key, uint32_t len, const void **ret_stored,
+				  uint32_t *ret_same);
 
 /* ---- slots: reserve, commit, give back ------------------------------------------------------- */
 

@@ -93,9 +93,12 @@ void radix_partial(const struct radix_index *ix, const struct radix_place *at, c
 }
 
 int radix_closest(const struct radix_index *ix, const struct radix_place *at, const void *key,
-		  const void **ret_stored, uint32_t *ret_same)
+		  uint32_t len, const void **ret_stored, uint32_t *ret_same)
 {
-	struct near best = nearest(ix, at, key, ix->roots[at->root].g.key_len, false);
+	struct near best;
+
+	radix_assert(len <= ix->roots[at->root].g.key_len);
+	best = nearest(ix, at, key, len, false);
 
 	if (!best.key)
 		return RADIX_E_NOTFOUND;

@@ -251,9 +251,9 @@ START_TEST(F24_twenty_upgrades_under_load)
 	unsigned fds;
 
 	/*
-	 * Room for every prompt the load can make: 16 stems, 40 variants, and for each half length
-	 * h of 1 to 7 at most h + 1 blocks behind the stem's, 22,400 in all.  A fast machine fills a
-	 * smaller pool before the probes are first asked for, and evicts them by right.
+	 * Room for every prompt the load can make: 16 stems, 40 variants, and for each half
+	 * length h of 1 to 7 at most h + 1 blocks behind the stem's, 22,400 in all.  A fast
+	 * machine fills a smaller pool before the probes are first asked for, and evicts them.
 	 */
 	START(KEPT, "--pool-blocks", "24576");
 	worker_start(&w, d.socket, 77);

@@ -7,6 +7,9 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 static struct bed b;
 
@@ -430,16 +433,40 @@ START_TEST(closest_shows_the_stored_key)
 
 	bed_store(&b, "a");
 	at = bed_place(&b, "a");
-	ck_assert_int_eq(radix_closest(b.ix, &at, key, &stored, &same), RADIX_E_NOTFOUND);
+	ck_assert_int_eq(radix_closest(b.ix, &at, key, 16, &stored, &same), RADIX_E_NOTFOUND);
 	store_tokens(1, 2, 3, 4, &slots[0]);
 	store_tokens(1, 6, 8, 8, &slots[1]);
 	at = bed_place(&b, "a");
-	ck_assert_int_eq(radix_closest(b.ix, &at, key, &stored, &same), 0);
+	ck_assert_int_eq(radix_closest(b.ix, &at, key, 16, &stored, &same), 0);
 	ck_assert_uint_eq(same, 8);
 	ck_assert_uint_eq(((const uint32_t *)stored)[2], 3);
 	key[0] = 0x00010000; /* the first byte differs already */
-	ck_assert_int_eq(radix_closest(b.ix, &at, key, &stored, &same), 0);
+	ck_assert_int_eq(radix_closest(b.ix, &at, key, 16, &stored, &same), 0);
 	ck_assert_uint_eq(same, 0);
+}
+END_TEST
+
+/* Where the bytes of a tail end, a page begins that nobody may read. */
+START_TEST(closest_reads_no_more_than_it_is_given)
+{
+	size_t page = (size_t)sysconf(_SC_PAGESIZE);
+	uint8_t *p = mmap(NULL, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1,
+			  0);
+	uint32_t tail[2] = { 1, 2 }, slot, same;
+	const void *stored;
+	struct radix_place at;
+
+	ck_assert_ptr_ne(p, MAP_FAILED);
+	ck_assert_int_eq(mprotect(p + page, page, PROT_NONE), 0);
+	memcpy(p + page - sizeof(tail), tail, sizeof(tail));
+	bed_store(&b, "a");
+	at = bed_place(&b, "a");
+	store_tokens(1, 2, 3, 4, &slot);
+	at = bed_place(&b, "a");
+	ck_assert_int_eq(
+		radix_closest(b.ix, &at, p + page - sizeof(tail), sizeof(tail), &stored, &same), 0);
+	ck_assert_uint_eq(same, sizeof(tail));
+	ck_assert_int_eq(munmap(p, 2 * page), 0);
 }
 END_TEST
 
@@ -517,6 +544,7 @@ int main(void)
 	tcase_add_test(tc, partial_finds_the_longest_common_tail);
 	tcase_add_test(tc, partial_finds_first_blocks_below_the_root);
 	tcase_add_test(tc, closest_shows_the_stored_key);
+	tcase_add_test(tc, closest_reads_no_more_than_it_is_given);
 	suite_add_tcase(s, tc);
 	tcase_add_checked_fixture(t07, setup, teardown);
 	tcase_add_test(t07, T07_digests_that_differ_in_16_bits_never_meet);

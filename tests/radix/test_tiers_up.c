@@ -479,7 +479,7 @@ START_TEST(a_donor_has_a_device_copy)
 	radix_partial(b.ix, &at, tail, 3, &donor, &slot, &n);
 	ck_assert_uint_eq(n, 0);
 	tail[15] = 0; /* an explanation may name it */
-	ck_assert_int_eq(radix_closest(b.ix, &at, tail, &stored, &same), 0);
+	ck_assert_int_eq(radix_closest(b.ix, &at, tail, 16, &stored, &same), 0);
 	ck_assert_uint_eq(same, 15);
 	bed_deinit(&b);
 }
