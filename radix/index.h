@@ -194,17 +194,16 @@ radix_nodiscard int radix_find_digest(const struct radix_index *ix, uint32_t roo
 
 /*
  * Token mode: the child block below `at` with a device copy that shares the longest run of leading
- * tokens with `tail` (n_tokens x 4 bytes, less than a block). Bounded: looks at the 16 most
- * recently added children, and at the next block of the edge. *ret_tokens 0: none.
+ * tokens with `tail` (n_tokens x 4 bytes, less than a block).  Bounded: looks at the 16 newest
+ * children, or at the next block of the edge.  *ret_tokens 0: none.
  */
 void radix_partial(const struct radix_index *ix, const struct radix_place *at, const void *tail,
 		   uint32_t n_tokens, struct radix_place *ret_donor, uint32_t *ret_slot,
 		   uint32_t *ret_tokens);
 
 /*
- * For EXPLAIN: below `at`, the stored block that agrees longest with the `len` bytes at `key`, all
- * of one or its beginning (bounded search as above), in ret_same bytes.  ret_stored: its key, valid
- * until the next change.  Return: 0, RADIX_E_NOTFOUND when nothing hangs below.
+ * For EXPLAIN: the stored block below `at` that agrees longest with the `len` bytes at `key`, found
+ * as above; ret_stored is valid until the next change.  Return: 0; RADIX_E_NOTFOUND: none.
  */
 radix_nodiscard int radix_closest(const struct radix_index *ix, const struct radix_place *at,
 				  const void *key, uint32_t len, const void **ret_stored,
