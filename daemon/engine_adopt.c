@@ -220,6 +220,18 @@ static bool is_place(const struct radix_index *ix, uint32_t root, struct radix_m
 }
 
 /*
+ * Does who holds `pin` hold `at` with it?  Then it is no place of its own: it would take up the one
+ * that a lease has beside its pin, which the next life may need for what damage cuts off.
+ */
+static bool leads_past(const struct radix_index *ix, const struct radix_place *pin,
+		       const struct radix_place *at)
+{
+	const struct radix_place both[2] = { *pin, *at };
+
+	return pin->depth >= at->depth && radix_paths_blocks(ix, both, 2) == pin->depth;
+}
+
+/*
  * By its record: at its new place, if that came to be, else at its old one.  Where both are lost,
  * at what is left of the way there: it reads that too.
  */
@@ -255,7 +267,8 @@ static struct stand stand_of(const struct radix_index *ix, uint32_t root, bool d
 	if (digest && !s.has_donor && !s.other && half[0].check && half[1].check)
 		s.has_donor = is_place(ix, root,
 				       (struct radix_member){ half[1].pin, half[1].pin_generation },
-				       &s.donor);
+				       &s.donor) &&
+			      !leads_past(ix, &s.pin, &s.donor);
 	return s;
 }
 

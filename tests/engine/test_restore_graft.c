@@ -1,6 +1,8 @@
 /*
- * test_restore_graft.c - the daemon is killed while a COMMIT hangs an island at what is before it.
+ * test_restore_graft.c - the daemon is killed while a COMMIT hangs an island at what is before it;
+ * damage makes an island of blocks that a lease holds.
  */
+#include "radix/internal.h"
 #include "tests/engine/scene.h"
 
 enum {
@@ -10,6 +12,8 @@ enum {
 static struct world w;
 static struct world_config config;
 static const uint8_t digests[2 * 16] = "the first block.the second one.";
+static const uint8_t four[4 * 16] =
+	"the first block.the second one..the third block.the last block.";
 
 /*
  * The second of two blocks is an island already, onto which the COMMIT of both hangs it.  Wherever
@@ -70,10 +74,63 @@ START_TEST(onto_an_island)
 }
 END_TEST
 
+/*
+ * A lease that outlived a restart, and then the damage of a block that it holds: what is before that
+ * block, and what is behind it, stays the worker's over as many restarts as there are.
+ */
+START_TEST(damage_cuts_the_path)
+{
+	struct proto_open_req o = world_open_req("m");
+	struct scene_prompt x = { .keys = four, .n_keys = 4 };
+	struct proto_reserve_req r = { .n = 4 };
+	struct proto_commit_req c = { .n = 1 };
+	struct proto_reserve_rep slots;
+	struct proto_commit_rep committed;
+	struct proto_match_rep m;
+	struct scene_place at;
+	struct radix_index *ix;
+	uint32_t start;
+
+	world_config_init(&config);
+	config.engine.pool_blocks = SLOTS;
+	config.keep = true;
+	ck_assert_int_eq(world_init(&w, &config), 0);
+	o.key_mode = PROTO_KEYS_DIGEST;
+	o.digest_len = 16;
+	o.seed_probe = world_text("seed");
+	at = scene_place(&w, 100, 1000, &o);
+	scene_match(&at, &x, &m);
+	c.lease = r.lease = m.lease;
+	ck_assert_int_eq(world_reserve(at.c, &r, &slots), PROTO_STATUS_OK);
+	start = proto_run_at(slots.runs, 0).start;
+	ck_assert_uint_eq(proto_run_at(slots.runs, 0).len, 4);
+	for (uint32_t i = 0; i < 4; i++)
+		ck_assert_int_eq(world_commit(at.c, &c, &committed), PROTO_STATUS_OK);
+	world_life_kill(&w);
+	ck_assert_int_eq(world_life_restart(&w), 0);
+	ix = world_index(&w, 0);
+	ix->table.v[ix->slots.entry[start + 1]].check ^= 16;
+	for (uint32_t life = 0; life < 3; life++) {
+		world_life_kill(&w);
+		ck_assert_int_eq(world_life_restart(&w), 0);
+		world_evict(&w, 0, SLOTS);
+		for (uint32_t i = 0; i < 4; i++)
+			ck_assert_int_ne(radix_slot_state(world_index(&w, 0), start + i),
+					 RADIX_SLOT_FREE);
+	}
+	world_kill(&w, 100);
+	world_evict(&w, 0, SLOTS);
+	for (uint32_t i = 0; i < 4; i++)
+		ck_assert_int_eq(radix_slot_state(world_index(&w, 0), start + i), RADIX_SLOT_FREE);
+	world_deinit(&w);
+}
+END_TEST
+
 int main(void)
 {
 	Suite *s = suite_create("graft");
 
 	scene_case(s, "graft", onto_an_island);
+	scene_case(s, "damage", damage_cuts_the_path);
 	return scene_main(s);
 }
