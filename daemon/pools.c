@@ -133,8 +133,8 @@ static int slots_again(struct gpu *gpu, struct prefixd_pool *pool,
 
 	if (fd < 0)
 		return fd;
-	return fd_close(
-		fd, gpu->ops->pool_adopt(gpu, fd, plan->n_slots, plan->slot_bytes, &pool->pool));
+	return fd_close(fd, gpu->ops->pool_adopt(gpu, &fd, 1, plan->n_slots, plan->slot_bytes,
+						 &pool->pool));
 }
 
 static int slots_new(struct gpu *gpu, struct prefixd_pool *pool,
@@ -226,7 +226,7 @@ const char *prefixd_memory_name(uint32_t group, enum prefixd_memory_part part, c
 static int pool_keep(struct gpu *gpu, const struct prefixd_pool *pool, struct prefixd_keep *keep)
 {
 	const int fds[PREFIXD_N_MEMORIES] = {
-		[PREFIXD_MEMORY_POOL] = gpu->ops->pool_fd(pool->pool, false),
+		[PREFIXD_MEMORY_POOL] = gpu->ops->pool_fd(pool->pool, 0, false),
 		[PREFIXD_MEMORY_GENERATIONS] = pool->generations.fd,
 		[PREFIXD_MEMORY_TABLE] = pool->table.store.len > 0 ? pool->table.fd : -1,
 		[PREFIXD_MEMORY_HOST] = pool->host_shm.len > 0 ? pool->host_shm.fd : -1,
@@ -388,7 +388,7 @@ uint32_t prefixd_pools_fds(const struct prefixd_pools *p, uint32_t group, bool r
 
 	if (!pool)
 		return 0;
-	ret_fds[0] = p->gpu->ops->pool_fd(pool->pool, read_only);
+	ret_fds[0] = p->gpu->ops->pool_fd(pool->pool, 0, read_only);
 	ret_fds[1] = pool->generations.ro_fd;
 	return PREFIXD_POOL_FDS;
 }

@@ -6,7 +6,8 @@
  *     host  a sealed memfd; zero-copy for CPU engines; the embedded default
  *     sim   a device in this process: virtual clock, data moves when a copy falls due, new and
  *           freed memory is poisoned, faults by plan; shipped, so that anyone can try
- *     cuda  not in this table yet; `gpu_open("cuda")` says so
+ *     cuda  a GPU by its driver, which is looked for when the program runs: slabs that are exported
+ *           as descriptors, mapped side by side in one address range; copies on its own streams
  *
  * Contract of every back end (one test suite runs over all of them):
  *   - submit() < 0: the job's callback never runs.  0: it runs exactly once, from reap() (or from
@@ -17,7 +18,9 @@
  *     only come further.  Whether there is more to do, event_fd says and not the number.
  *   - The job is the caller's memory and the driver's while in flight; nothing is allocated for it.
  *     In its callback it is the caller's again, and may be submitted again.
- *   - The ranges of a job do not overlap and do not leave their pool.
+ *   - The ranges of a job do not overlap and do not leave their pool; the host's side of it lies in
+ *     memory that host_pin() was told of.
+ *   - Jobs that share a pool and are equally urgent and go the same way complete in their order.
  *   - A pool is freed only when no job on it is in flight.
  *   - Device addresses are uint64_t, never pointers.
  *   - One thread at a time uses a device.
@@ -46,6 +49,8 @@ struct gpu_pool_info {
 	uint64_t page_bytes;  /* 4096, or 2 MiB where huge pages were granted */
 	bool huge;
 	bool sealed;
+	uint32_t n_slabs;    /* parts with a descriptor each, side by side in every mapping */
+	uint64_t slab_bytes; /* of each but the last, which ends at `len` */
 };
 
 struct gpu_job {
@@ -56,6 +61,7 @@ struct gpu_job {
 	uint64_t len;
 	void (*done)(struct gpu_job *job, int status); /* 0, -EIO, -ENODEV */
 	void *ctx;
+	bool urgent; /* somebody waits: before others, where the device can tell */
 	/* the driver's while in flight */
 	struct gpu_job *next;
 	uint64_t due_ns;
@@ -72,19 +78,26 @@ struct gpu_ops {
 	/* Memory for n_slots blocks, pre-faulted before the call returns, poisoned by sim. */
 	int (*pool_new)(struct gpu *g, uint32_t n_slots, uint64_t slot_bytes,
 			struct gpu_pool **ret_pool);
-	/* The memory of a pool that an earlier life made with these numbers, by the descriptor that
-	 * pool_fd() gave; the pool's from then on.  Its bytes are as they were.  -EINVAL: `fd` is
-	 * not that, and stays the caller's. */
-	int (*pool_adopt)(struct gpu *g, int fd, uint32_t n_slots, uint64_t slot_bytes,
-			  struct gpu_pool **ret_pool);
+	/* The memory of a pool that an earlier life made with these numbers, by the descriptors
+	 * that pool_fd() gave, one per slab; the pool's from then on.  Its bytes are as they were.
+	 * -EINVAL: they are not that, and stay the caller's. */
+	int (*pool_adopt)(struct gpu *g, const int *fds, uint32_t n_fds, uint32_t n_slots,
+			  uint64_t slot_bytes, struct gpu_pool **ret_pool);
 	void (*pool_free)(struct gpu *g, struct gpu_pool *pool);
 	void (*pool_info)(const struct gpu_pool *pool, struct gpu_pool_info *ret_info);
-	/* A descriptor to pass to a worker: read-write, or read-only (binds other uids only).  The
-	 * pool keeps owning it; the caller passes it on and does not close it. */
-	int (*pool_fd)(struct gpu_pool *pool, bool read_only);
+	/* A slab's descriptor to pass to a worker: read-write, or read-only (binds other uids only;
+	 * -ENOTSUP where the device has no such thing).  The pool keeps owning it; the caller
+	 * passes it on and does not close it. */
+	int (*pool_fd)(struct gpu_pool *pool, uint32_t slab, bool read_only);
 	uint64_t (*slot_addr)(const struct gpu_pool *pool, uint32_t slot);
 	/* The daemon's own view of a slot, or NULL where the CPU cannot load from it. */
 	void *(*slot_host)(const struct gpu_pool *pool, uint32_t slot);
+
+	/* Memory of this process that jobs read and write, whole pages of it; until host_unpin() by
+	 * the same address, or close(), it stays mapped.  No job may be in flight on what is
+	 * unpinned.  0, -ENOMEM, -EINVAL, -ENODEV. */
+	int (*host_pin)(struct gpu *g, void *p, uint64_t len);
+	void (*host_unpin)(struct gpu *g, void *p);
 
 	int (*submit)(struct gpu *g, struct gpu_job *job);
 	int (*event_fd)(const struct gpu *g);
@@ -114,9 +127,9 @@ struct gpu_sim_config {
 };
 
 /*
- * Opens the back end called `name` ("host", "sim"; "auto" takes host).  Return: 0; -ENOENT for a
- * name that does not exist; -ENOTSUP for one that this build lacks; -ENOMEM.  `why` gets a sentence
- * for the log either way.
+ * Opens the back end called `name`: "host", "sim", "cuda" (the first one), "cuda:UUID", or "auto"
+ * (cuda where there is a device, else host).  Return: 0; -ENOENT for a name that does not exist;
+ * -ENODEV: no such device, or no driver; -ENOMEM.  `why` gets a sentence for the log either way.
  */
 radix_nodiscard int gpu_open(const char *name, const struct gpu_sim_config *sim,
 			     struct gpu **ret_gpu, char *why, size_t why_len);

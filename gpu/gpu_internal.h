@@ -45,11 +45,13 @@ int gpu_sim_open(const struct gpu_sim_config *config, uint64_t window_bytes, str
 
 int gpu_pool_make(struct radix_list *pools, uint32_t n_slots, uint64_t slot_bytes,
 		  struct gpu_pool **ret_pool);
-int gpu_pool_adopt(struct radix_list *pools, int fd, uint32_t n_slots, uint64_t slot_bytes,
-		   struct gpu_pool **ret_pool);
+int gpu_pool_adopt(struct radix_list *pools, const int *fds, uint32_t n_fds, uint32_t n_slots,
+		   uint64_t slot_bytes, struct gpu_pool **ret_pool);
 void gpu_pool_drop(struct gpu_pool *pool);
 void gpu_pool_info(const struct gpu_pool *pool, struct gpu_pool_info *ret_info);
-int gpu_pool_fd(struct gpu_pool *pool, bool read_only);
+int gpu_pool_fd(struct gpu_pool *pool, uint32_t slab, bool read_only);
+int gpu_no_pin(struct gpu *g, void *p, uint64_t len);
+void gpu_no_unpin(struct gpu *g, void *p);
 uint64_t gpu_pool_slot_addr(const struct gpu_pool *pool, uint32_t slot);
 struct gpu_pool *gpu_pool_find(const struct radix_list *pools, uint64_t addr, uint64_t len);
 

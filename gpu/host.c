@@ -60,10 +60,10 @@ static int host_pool_new(struct gpu *g, uint32_t n_slots, uint64_t slot_bytes,
 	return gpu_pool_make(&host_of(g)->pools, n_slots, slot_bytes, ret_pool);
 }
 
-static int host_pool_adopt(struct gpu *g, int fd, uint32_t n_slots, uint64_t slot_bytes,
-			   struct gpu_pool **ret_pool)
+static int host_pool_adopt(struct gpu *g, const int *fds, uint32_t n_fds, uint32_t n_slots,
+			   uint64_t slot_bytes, struct gpu_pool **ret_pool)
 {
-	return gpu_pool_adopt(&host_of(g)->pools, fd, n_slots, slot_bytes, ret_pool);
+	return gpu_pool_adopt(&host_of(g)->pools, fds, n_fds, n_slots, slot_bytes, ret_pool);
 }
 
 static void host_pool_free(struct gpu *g, struct gpu_pool *pool)
@@ -145,6 +145,8 @@ static const struct gpu_ops host_ops = {
 	.pool_fd = gpu_pool_fd,
 	.slot_addr = gpu_pool_slot_addr,
 	.slot_host = host_slot_host,
+	.host_pin = gpu_no_pin,
+	.host_unpin = gpu_no_unpin,
 	.submit = host_submit,
 	.event_fd = host_event_fd,
 	.reap = host_reap,

@@ -65,10 +65,10 @@ int gpu_pool_make(struct radix_list *pools, uint32_t n_slots, uint64_t slot_byte
 
 /*
  * The same, of memory that is there: no more and no less than these slots need.  Return: 0, -EINVAL
- * for other memory, -ENOMEM, or what gpu_shm_adopt() said; `fd` stays the caller's then.
+ * for other memory, -ENOMEM, or what gpu_shm_adopt() said; it stays the caller's then.
  */
-int gpu_pool_adopt(struct radix_list *pools, int fd, uint32_t n_slots, uint64_t slot_bytes,
-		   struct gpu_pool **ret_pool)
+int gpu_pool_adopt(struct radix_list *pools, const int *fds, uint32_t n_fds, uint32_t n_slots,
+		   uint64_t slot_bytes, struct gpu_pool **ret_pool)
 {
 	struct gpu_pool *pool;
 	uint64_t len;
@@ -77,7 +77,7 @@ int gpu_pool_adopt(struct radix_list *pools, int fd, uint32_t n_slots, uint64_t 
 	r = pool_shape(&pool, n_slots, slot_bytes, &len);
 	if (r < 0)
 		return r;
-	r = gpu_shm_adopt(&pool->shm, fd, len, true);
+	r = n_fds == 1 ? gpu_shm_adopt(&pool->shm, fds[0], len, true) : -EINVAL;
 	if (r == 0 && pool->shm.len - len >= pool->shm.page_bytes) {
 		pool->shm.fd = -1; /* stays the caller's */
 		gpu_shm_free(&pool->shm);
@@ -110,12 +110,28 @@ void gpu_pool_info(const struct gpu_pool *pool, struct gpu_pool_info *ret_info)
 		.page_bytes = pool->shm.page_bytes,
 		.huge = pool->shm.page_bytes > (uint64_t)sysconf(_SC_PAGESIZE),
 		.sealed = true,
+		.n_slabs = 1,
+		.slab_bytes = pool->shm.len,
 	};
 }
 
-int gpu_pool_fd(struct gpu_pool *pool, bool read_only)
+int gpu_pool_fd(struct gpu_pool *pool, uint32_t slab, bool read_only)
 {
+	radix_assert(slab == 0);
 	return read_only ? pool->shm.ro_fd : pool->shm.fd;
+}
+
+/* Copies that the CPU makes need no pinned memory. */
+int gpu_no_pin(struct gpu *g, void *p, uint64_t len)
+{
+	(void)g;
+	return p && len ? 0 : -EINVAL;
+}
+
+void gpu_no_unpin(struct gpu *g, void *p)
+{
+	(void)g;
+	(void)p;
 }
 
 uint64_t gpu_pool_slot_addr(const struct gpu_pool *pool, uint32_t slot)

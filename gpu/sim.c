@@ -210,8 +210,8 @@ static int sim_pool_new(struct gpu *g, uint32_t n_slots, uint64_t slot_bytes,
 	return 0;
 }
 
-static int sim_pool_adopt(struct gpu *g, int fd, uint32_t n_slots, uint64_t slot_bytes,
-			  struct gpu_pool **ret_pool)
+static int sim_pool_adopt(struct gpu *g, const int *fds, uint32_t n_fds, uint32_t n_slots,
+			  uint64_t slot_bytes, struct gpu_pool **ret_pool)
 {
 	struct sim *s = sim_of(g);
 	struct radix_list made;
@@ -222,7 +222,7 @@ static int sim_pool_adopt(struct gpu *g, int fd, uint32_t n_slots, uint64_t slot
 	if (r < 0)
 		return r;
 	radix_list_init(&made);
-	r = gpu_pool_adopt(&made, fd, n_slots, slot_bytes, &pool);
+	r = gpu_pool_adopt(&made, fds, n_fds, n_slots, slot_bytes, &pool);
 	if (r < 0)
 		return r;
 	r = sim_pool_place(s, pool);
@@ -474,6 +474,8 @@ static const struct gpu_ops sim_ops = {
 	.pool_fd = gpu_pool_fd,
 	.slot_addr = gpu_pool_slot_addr,
 	.slot_host = sim_slot_host,
+	.host_pin = gpu_no_pin,
+	.host_unpin = gpu_no_unpin,
 	.submit = sim_submit,
 	.event_fd = sim_event_fd,
 	.reap = sim_reap,

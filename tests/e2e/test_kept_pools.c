@@ -117,7 +117,8 @@ static void leave(int fds[PREFIXD_N_MEMORIES])
 	fill(pool->host.base, HOST * 5056, 3);
 	for (uint32_t i = 0; i < DEVICE && gpu->ops->slot_host(pool->pool, i); i++)
 		fill(gpu->ops->slot_host(pool->pool, i), BYTES, 100 + i);
-	fds[PREFIXD_MEMORY_POOL] = fcntl(gpu->ops->pool_fd(pool->pool, false), F_DUPFD_CLOEXEC, 0);
+	fds[PREFIXD_MEMORY_POOL] = fcntl(gpu->ops->pool_fd(pool->pool, 0, false), F_DUPFD_CLOEXEC,
+					 0);
 	fds[PREFIXD_MEMORY_GENERATIONS] = fcntl(pool->generations.fd, F_DUPFD_CLOEXEC, 0);
 	fds[PREFIXD_MEMORY_TABLE] = fcntl(pool->table.fd, F_DUPFD_CLOEXEC, 0);
 	fds[PREFIXD_MEMORY_HOST] = fcntl(pool->host_shm.fd, F_DUPFD_CLOEXEC, 0);

@@ -48,7 +48,7 @@ static int leave_pool(bool leave)
 	struct gpu_pool *pool = new_pool(g, N_SLOTS, SLOT_BYTES);
 	uint64_t len;
 	uint8_t *p = map_pool(g, pool, &len);
-	int fd = fcntl(g->ops->pool_fd(pool, false), F_DUPFD_CLOEXEC, 0);
+	int fd = fcntl(g->ops->pool_fd(pool, 0, false), F_DUPFD_CLOEXEC, 0);
 
 	ck_assert_int_ge(fd, 0);
 	fill(p, len);
@@ -64,7 +64,7 @@ static struct gpu_pool *adopt(int fd)
 {
 	struct gpu_pool *pool = NULL;
 
-	ck_assert_int_eq(g->ops->pool_adopt(g, fd, N_SLOTS, SLOT_BYTES, &pool), 0);
+	ck_assert_int_eq(g->ops->pool_adopt(g, &fd, 1, N_SLOTS, SLOT_BYTES, &pool), 0);
 	ck_assert_ptr_nonnull(pool);
 	return pool;
 }
@@ -106,10 +106,10 @@ START_TEST(descriptors_are_of_the_same_file)
 {
 	int fd = leave_pool(true);
 	struct gpu_pool *pool = adopt(fd);
-	int ro = g->ops->pool_fd(pool, true);
+	int ro = g->ops->pool_fd(pool, 0, true);
 	struct stat a, b;
 
-	ck_assert_int_eq(g->ops->pool_fd(pool, false), fd);
+	ck_assert_int_eq(g->ops->pool_fd(pool, 0, false), fd);
 	ck_assert_int_eq(fstat(fd, &a), 0);
 	ck_assert_int_eq(fstat(ro, &b), 0);
 	ck_assert(a.st_ino == b.st_ino && a.st_dev == b.st_dev);
@@ -161,7 +161,7 @@ static void refused(int fd, uint32_t n_slots, uint64_t slot_bytes)
 	struct gpu_pool *pool = untouched;
 	uint32_t fds = count_fds(), maps = count_memfd_maps();
 
-	ck_assert_int_eq(g->ops->pool_adopt(g, fd, n_slots, slot_bytes, &pool), -EINVAL);
+	ck_assert_int_eq(g->ops->pool_adopt(g, &fd, 1, n_slots, slot_bytes, &pool), -EINVAL);
 	ck_assert_ptr_eq(pool, untouched);
 	ck_assert_uint_eq(count_fds(), fds);
 	ck_assert_uint_eq(count_memfd_maps(), maps);
@@ -249,7 +249,7 @@ static int adopt_with(const struct gpu_sim_config *plan, int fd)
 {
 	struct gpu *sim = open_back_end("sim", plan);
 	struct gpu_pool *pool = NULL;
-	int r = sim->ops->pool_adopt(sim, fd, N_SLOTS, SLOT_BYTES, &pool);
+	int r = sim->ops->pool_adopt(sim, &fd, 1, N_SLOTS, SLOT_BYTES, &pool);
 
 	ck_assert_uint_eq(r == 0, pool != NULL);
 	gpu_leave_memory(sim);

@@ -112,7 +112,7 @@ END_TEST
 START_TEST(size_is_sealed)
 {
 	struct gpu_pool *pool = new_pool(g, 4, 4096);
-	int fd = g->ops->pool_fd(pool, false);
+	int fd = g->ops->pool_fd(pool, 0, false);
 	struct stat before, after;
 
 	ck_assert_int_eq(fstat(fd, &before), 0);
@@ -134,13 +134,13 @@ END_TEST
 START_TEST(read_only_descriptor)
 {
 	struct gpu_pool *pool = new_pool(g, 4, 4096);
-	int fd = g->ops->pool_fd(pool, true);
+	int fd = g->ops->pool_fd(pool, 0, true);
 	uint64_t len;
 	uint8_t *rw = map_pool(g, pool, &len);
 	const uint8_t *ro;
 
 	ck_assert_int_ge(fd, 0);
-	ck_assert_int_ne(fd, g->ops->pool_fd(pool, false));
+	ck_assert_int_ne(fd, g->ops->pool_fd(pool, 0, false));
 	ck_assert_int_eq(fcntl(fd, F_GETFL) & O_ACCMODE, O_RDONLY);
 	errno = 0;
 	ck_assert_ptr_eq(mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0), MAP_FAILED);
@@ -253,7 +253,7 @@ START_TEST(two_processes_share_blocks)
 	ck_assert_int_ge(pid, 0);
 	if (pid == 0)
 		worker(socks[1], info.slot_stride, info.len);
-	send_fd(socks[0], g->ops->pool_fd(pool, false));
+	send_fd(socks[0], g->ops->pool_fd(pool, 0, false));
 	ck_assert_int_eq(read(socks[0], &wrong, sizeof(wrong)), sizeof(wrong));
 	ck_assert_int_eq(waitpid(pid, &status, 0), pid);
 	ck_assert_int_eq(status, 0);
@@ -294,7 +294,7 @@ static _Noreturn void stranger(int ro_fd, int open_fd, uint64_t len)
 START_TEST(read_only_binds_other_uids)
 {
 	struct gpu_pool *pool = new_pool(g, 4, 4096);
-	int ro_fd = g->ops->pool_fd(pool, true);
+	int ro_fd = g->ops->pool_fd(pool, 0, true);
 	struct gpu_pool_info info;
 	struct gpu_shm shm;
 	struct stat st;
@@ -588,7 +588,7 @@ END_TEST
 START_TEST(descriptors_close_on_exec)
 {
 	struct gpu_pool *pool = new_pool(g, 1, 64);
-	int fds[] = { g->ops->pool_fd(pool, false), g->ops->pool_fd(pool, true),
+	int fds[] = { g->ops->pool_fd(pool, 0, false), g->ops->pool_fd(pool, 0, true),
 		      g->ops->event_fd(g) };
 
 	for (size_t i = 0; i < radix_array_size(fds); i++)

@@ -90,8 +90,8 @@ static inline uint8_t *map_pool(struct gpu *g, struct gpu_pool *pool, uint64_t *
 	void *p;
 
 	g->ops->pool_info(pool, &info);
-	p = mmap(NULL, info.len, PROT_READ | PROT_WRITE, MAP_SHARED, g->ops->pool_fd(pool, false),
-		 0);
+	p = mmap(NULL, info.len, PROT_READ | PROT_WRITE, MAP_SHARED,
+		 g->ops->pool_fd(pool, 0, false), 0);
 	ck_assert_ptr_ne(p, MAP_FAILED);
 	*ret_len = info.len;
 	return p;
