@@ -344,10 +344,11 @@ class Threads(WithDaemon):
         for _ in range(10):
             run_all([threading.Thread(target=work) for _ in range(8)])
         self.assertEqual(set(found), {4})
-        # Never more connections than may be under way at a time, and each of them is one descriptor.
-        self.assertLessEqual(descriptors(), before + 16)
+        # Never more connections than there were calls under way at a time, one of them there before.  Each
+        # is a socket, and before Python 3.13 a mapping keeps a descriptor too: the pool's, the generations'.
         sessions = self.daemon.ctl("status", "--json")
-        self.assertLessEqual(len(sessions.get("sessions", [])), 16)
+        self.assertIn(len(sessions["sessions"]), range(1, 9))
+        self.assertLessEqual(descriptors(), before + 3 * 7)
         self.clean()
 
     def test_more_threads_than_connections(self):
