@@ -11,6 +11,7 @@
 #include <stdlib.h>
 
 #include "gpu/gpu_internal.h"
+#include "radix/internal.h"
 #include "tests/lib/world_internal.h"
 #include "tests/sim/sim_internal.h"
 
@@ -342,6 +343,18 @@ static void stop_reading(struct sim *s)
 }
 
 /*
+ * Does this byte tell of a checksum?  Damage there costs the checksum alone; whether bytes in host
+ * memory are right is told by nothing else.  Entries begin at a page.
+ */
+static bool is_checksum(uint64_t at)
+{
+	uint64_t in = at % sizeof(struct radix_entry);
+
+	return in >= offsetof(struct radix_entry, checksum_check) &&
+	       in <= offsetof(struct radix_entry, checksum_kind);
+}
+
+/*
  * A bit flips in a block table.  Entries may be lost by it, with what hangs below; what is left is
  * right, and slots that workers read or write are theirs all the same.
  */
@@ -356,6 +369,9 @@ static bool damage(struct sim *s)
 		return false;
 	for (uint32_t i = 0; i == 0 || (i < 100 && !bytes[at]); i++)
 		at = from + test_rng(&s->rng) % (st->committed - from);
+	if (is_checksum(at) && s->host_hurt)
+		return false; /* both at once are not made good */
+	s->sum_hurt |= is_checksum(at);
 	bytes[at] ^= (uint8_t)(1u << sim_below(s, 8));
 	world_note(&s->w, "       a bit of byte %llu of the block table of pool %u flips\n",
 		   (unsigned long long)at, g);

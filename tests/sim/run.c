@@ -51,7 +51,8 @@ static void outside(struct sim *s)
 		world_redis_up(&s->w, true);
 		break;
 	case 5:
-		s->host_hurt |= world_host_damage(&s->w, 0, sim_below(s, 4)) > 0;
+		if (!s->sum_hurt) /* else nobody could tell */
+			s->host_hurt |= world_host_damage(&s->w, 0, sim_below(s, 4)) > 0;
 		break;
 	case 6: /* some answers are slow, and come after others */
 		world_delay(&s->w, 1000ull * (1 + sim_below(s, 1000)), 1 + sim_below(s, 8));

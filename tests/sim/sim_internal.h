@@ -93,6 +93,7 @@ struct sim {
 	bool down;      /* no daemon */
 	bool shaken;    /* an operator said INVALIDATE in this operation */
 	bool host_hurt; /* some of host memory was damaged */
+	bool sum_hurt;  /* a checksum in a block table was damaged */
 	bool draining;
 	uint64_t n_exits; /* before it began to drain */
 	uint64_t drained; /* the operation at which it stops */
