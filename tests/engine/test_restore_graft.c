@@ -75,8 +75,8 @@ START_TEST(onto_an_island)
 END_TEST
 
 /*
- * A lease that outlived a restart, and then the damage of a block that it holds: what is before that
- * block, and what is behind it, stays the worker's over as many restarts as there are.
+ * A lease that outlived a restart, and then the damage of a block that it holds: what is before
+ * that block, and what is behind it, stays the worker's over as many restarts as there are.
  */
 START_TEST(damage_cuts_the_path)
 {
