@@ -106,6 +106,7 @@ void prefixd_note_ns(struct prefixd_engine *e, const struct prefixd_namespace *n
 	if (!writes(e))
 		return;
 	r = prefixd_ledger_at(&e->ledger, PREFIXD_LEDGER_NS, ns->record);
+	radix_assert(r); /* taken before */
 	memset(r->text, 0, sizeof(r->text));
 	memset(r->epoch, 0, sizeof(r->epoch));
 	r->slot_bytes = ns->group->slot_bytes;
