@@ -347,8 +347,18 @@ static void pop_clean(struct radix_index *ix, uint32_t node, enum radix_tier t)
 	}
 }
 
-/* The bytes are below.  False: there is no use for them any more. */
-static bool arrive_below(struct radix_index *ix, const struct radix_move *m, struct radix_entry *e)
+static void keep_checksum(struct radix_index *ix, uint32_t entry, const uint8_t *checksum)
+{
+	if (checksum && !ix->table.v[entry].checksum_kind)
+		radix_table_checksum(&ix->table, entry, 1, checksum);
+}
+
+/*
+ * The bytes are below.  False: there is no use for them any more.  Their checksum is there before
+ * they are: a copy in host memory without one could not be told from a corrupt one.
+ */
+static bool arrive_below(struct radix_index *ix, const struct radix_move *m, struct radix_entry *e,
+			 const uint8_t *checksum)
 {
 	if (m->to == RADIX_TIER_REDIS) {
 		radix_table_redis_set(&ix->table, m->block.entry, true);
@@ -356,6 +366,7 @@ static bool arrive_below(struct radix_index *ix, const struct radix_move *m, str
 	}
 	if (radix_entry_slot(e) == RADIX_NONE) /* host copies stand in order: this one would not */
 		return false;
+	keep_checksum(ix, m->block.entry, checksum);
 	radix_table_host_set(&ix->table, m->block.entry, m->dst);
 	ix->host.entry[m->dst] = m->block.entry;
 	radix_slots_set(&ix->host, m->dst, RADIX_SLOT_READY);
@@ -370,12 +381,6 @@ static bool arrive_above(struct radix_index *ix, const struct radix_move *m, str
 		return false;
 	radix_low_attach(ix, ix->where_node[m->block.entry], ix->where_idx[m->block.entry], m->dst);
 	return true;
-}
-
-static void keep_checksum(struct radix_index *ix, uint32_t entry, const uint8_t *checksum)
-{
-	if (checksum && !ix->table.v[entry].checksum_kind)
-		radix_table_checksum(&ix->table, entry, 1, checksum);
 }
 
 int radix_move_end(struct radix_index *ix, const struct radix_move *m, bool ok,
@@ -394,7 +399,7 @@ int radix_move_end(struct radix_index *ix, const struct radix_move *m, bool ok,
 	if (there && down)
 		e->moving &= (uint8_t) ~(1u << m->to);
 	if (ok)
-		used = down ? arrive_below(ix, m, e) : arrive_above(ix, m, e);
+		used = down ? arrive_below(ix, m, e, checksum) : arrive_above(ix, m, e);
 	if (used) {
 		keep_checksum(ix, m->block.entry, checksum);
 		ix->moved[m->from][m->to]++;

@@ -203,6 +203,9 @@ static void check_entry(const struct known *a, const struct known *b, const stru
 	MAY(x->v[i].redis == a->v[i].redis || x->v[i].redis == b->v[i].redis || !x->v[i].redis);
 	MAY(!x->v[i].kind || (x->v[i].kind == a->v[i].kind && x->v[i].sum == a->v[i].sum) ||
 	    (x->v[i].kind == b->v[i].kind && x->v[i].sum == b->v[i].sum));
+	/* a copy that came to host memory has what tells it from a corrupt one, if it is known */
+	MAY(x->v[i].host == RADIX_NONE || x->v[i].host == a->v[i].host || x->v[i].kind ||
+	    !b->v[i].kind);
 	MAY(x->v[i].hit == a->v[i].hit || x->v[i].hit == b->v[i].hit || (!before && !x->v[i].hit));
 	if (before && after) {
 		MAY(x->v[i].use >= a->v[i].use || x->v[i].use >= b->v[i].use);
