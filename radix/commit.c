@@ -106,9 +106,9 @@ static void attach(struct radix_index *ix, const struct radix_place *there,
 	bool same = e->checksum_kind == block->checksum_kind &&
 		    memcmp(e->checksum, block->checksum, sizeof(e->checksum)) == 0;
 
-	/* until it is known which bytes are whose, none has a checksum */
-	if (!same)
-		radix_table_checksum(&ix->table, entry, 0, NULL);
+	/* it tells of the lower copies as long as they are there, of ours never */
+	if (known && !same)
+		radix_table_checksum_below(&ix->table, entry);
 	radix_low_attach(ix, there->node, i, block->slot);
 	ix->attached_total++;
 	if (same)

@@ -77,6 +77,9 @@ static uint16_t copies_of(struct radix_recovery *rc, uint32_t entry)
 	f |= claim(rc, &ix->host, host_of(ix, entry, &host), entry, RADIX_R_HOST);
 	if (e->redis == RADIX_REDIS_YES && ix->redis)
 		f |= RADIX_R_REDIS;
+	/* A commit that was cut short: if its copy counts, the host's is of other bytes. */
+	if (radix_checksum_below(e))
+		f = (uint16_t)((f & RADIX_R_DEVICE ? f & ~RADIX_R_HOST : f) | RADIX_R_MEND);
 	if (!device || !host || (e->redis != RADIX_REDIS_NO && !(f & RADIX_R_REDIS)))
 		f |= RADIX_R_MEND;
 	return f;
@@ -336,7 +339,7 @@ static void entry_mend(struct radix_recovery *rc, uint32_t entry)
 	}
 	if (!(f & RADIX_R_HOST) && e->host != no_host) {
 		radix_retract(&e->host, no_host);
-		rc->r.n_copies_lost++;
+		rc->r.n_copies_lost += !radix_checksum_below(e);
 	}
 	if (!(f & RADIX_R_REDIS) && e->redis != RADIX_REDIS_NO) {
 		radix_retract(&e->redis, RADIX_REDIS_NO);
@@ -346,6 +349,10 @@ static void entry_mend(struct radix_recovery *rc, uint32_t entry)
 		radix_table_checksum(t, entry, 0, NULL);
 		rc->r.n_sums_lost++;
 	}
+	if (radix_checksum_below(e) && f & RADIX_R_DEVICE)
+		radix_table_checksum(t, entry, 0, NULL);
+	else if (radix_checksum_below(e))
+		radix_publish(&e->checksum_kind, radix_checksum_kind(e));
 	if (e->use >> 1 > rc->max_tick)
 		e->use = 0;
 	e->moving = 0;

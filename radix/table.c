@@ -55,7 +55,8 @@ uint64_t radix_table_checksum_check(const struct radix_table *t, uint32_t entry)
 	uint64_t half[2], h;
 
 	memcpy(half, e->checksum, sizeof(half));
-	h = radix_fold(e->generation ^ RADIX_WORD_PARENT, (uint64_t)entry << 8 | e->checksum_kind);
+	h = radix_fold(e->generation ^ RADIX_WORD_PARENT,
+		       (uint64_t)entry << 8 | radix_checksum_kind(e));
 	return radix_fold(radix_fold(h, half[0]), half[1]);
 }
 
@@ -195,4 +196,12 @@ void radix_table_checksum(struct radix_table *t, uint32_t entry, uint8_t kind,
 	radix_publish(&e->checksum_kind, kind); /* the check says whether this is all */
 	radix_publish(&e->checksum_check, radix_table_checksum_check(t, entry));
 	radix_crash_point("table_checksum_known");
+}
+
+void radix_table_checksum_below(struct radix_table *t, uint32_t entry)
+{
+	struct radix_entry *e = &t->v[entry];
+
+	radix_retract(&e->checksum_kind, (uint8_t)(e->checksum_kind | RADIX_CHECKSUM_BELOW));
+	radix_crash_point("table_checksum_below");
 }

@@ -59,12 +59,18 @@ struct radix_entry {
 	uint32_t redis; /* RADIX_REDIS_YES: a copy in Redis */
 	uint64_t checksum_check;
 	uint8_t checksum[16];
-	uint8_t checksum_kind;
-	uint8_t moving; /* bit t: a copy is on its way down to tier t */
-	uint8_t turn;   /* counts the times that the block's bytes may have become others */
+	uint8_t checksum_kind; /* and, for a moment, RADIX_CHECKSUM_BELOW */
+	uint8_t moving;        /* bit t: a copy is on its way down to tier t */
+	uint8_t turn;          /* counts the times that the block's bytes may have become others */
 	uint8_t reserved[5];
 	uint64_t root_check; /* who its root is: radix_root.check */
 };
+
+/*
+ * Set in the kind while a device copy of other bytes comes: beside one, the checksum is that of the
+ * copies below.  Three bits, so that one that flips makes no such kind of another.
+ */
+#define RADIX_CHECKSUM_BELOW 0xe0u
 
 _Static_assert(sizeof(struct radix_entry) == 128, "a table entry is two cache lines");
 
@@ -144,6 +150,17 @@ static inline uint32_t radix_entry_parent(const struct radix_entry *e)
 	return radix_word_number(e->parent);
 }
 
+static inline bool radix_checksum_below(const struct radix_entry *e)
+{
+	return (e->checksum_kind & RADIX_CHECKSUM_BELOW) == RADIX_CHECKSUM_BELOW;
+}
+
+static inline uint8_t radix_checksum_kind(const struct radix_entry *e)
+{
+	return (uint8_t)(radix_checksum_below(e) ? e->checksum_kind & ~RADIX_CHECKSUM_BELOW
+						 : e->checksum_kind);
+}
+
 static inline bool radix_entry_redis(const struct radix_entry *e)
 {
 	return e->redis == RADIX_REDIS_YES;
@@ -189,6 +206,8 @@ void radix_table_reparent(struct radix_table *t, uint32_t entry, uint32_t parent
 /* kind 0: unknown, and `checksum` is not looked at. */
 void radix_table_checksum(struct radix_table *t, uint32_t entry, uint8_t kind,
 			  const uint8_t *checksum);
+/* One that is known is from here on that of the copies below. */
+void radix_table_checksum_below(struct radix_table *t, uint32_t entry);
 uint64_t radix_table_checksum_check(const struct radix_table *t, uint32_t entry);
 
 /* ---- recency --------------------------------------------------------------------------------- */

@@ -206,6 +206,9 @@ static void check_entry(const struct known *a, const struct known *b, const stru
 	/* a copy that came to host memory has what tells it from a corrupt one, if it is known */
 	MAY(x->v[i].host == RADIX_NONE || x->v[i].host == a->v[i].host || x->v[i].kind ||
 	    !b->v[i].kind);
+	/* and one that lay there does not lose it */
+	MAY(x->v[i].host == RADIX_NONE || x->v[i].host != a->v[i].host || x->v[i].kind ||
+	    !a->v[i].kind || (x->v[i].host == b->v[i].host && !b->v[i].kind));
 	MAY(x->v[i].hit == a->v[i].hit || x->v[i].hit == b->v[i].hit || (!before && !x->v[i].hit));
 	if (before && after) {
 		MAY(x->v[i].use >= a->v[i].use || x->v[i].use >= b->v[i].use);
