@@ -155,11 +155,6 @@ static int roots_read(struct prefixd_engine *e, const struct prefixd_group *g, s
 
 /* ---- leases ---------------------------------------------------------------------------------- */
 
-static bool is_kept(const struct prefixd_group *g, const struct prefixd_lease *l)
-{
-	return l->state == PREFIXD_LEASE_KEPT && l->group == g;
-}
-
 struct holder {
 	const struct prefixd_engine *e;
 	const struct prefixd_group *g;
@@ -169,7 +164,7 @@ static bool holds(void *ctx, uint32_t owner)
 {
 	const struct holder *h = ctx;
 
-	return owner < h->e->n_leases && is_kept(h->g, h->e->leases[owner]);
+	return owner < h->e->n_leases && prefixd_is_kept(h->g, h->e->leases[owner]);
 }
 
 /* Each lease lists the slots that are its own: counted, then listed.  Return: 0, -ENOMEM. */
@@ -192,13 +187,13 @@ static int list_slots(struct prefixd_engine *e, const struct prefixd_group *g)
 		for (uint32_t i = 0; pass == 0 && i < e->n_leases; i++) {
 			struct prefixd_lease *l = e->leases[i];
 
-			if (!is_kept(g, l) || !l->slots_cap)
+			if (!prefixd_is_kept(g, l) || !l->slots_cap)
 				continue;
 			l->slots = radix_take(e->alloc, l->slots_cap * sizeof(*l->slots));
 			if (l->slots)
 				continue;
 			for (; i < e->n_leases; i++)
-				if (is_kept(g, e->leases[i]))
+				if (prefixd_is_kept(g, e->leases[i]))
 					e->leases[i]->slots_cap = 0;
 			return -ENOMEM;
 		}
@@ -206,75 +201,10 @@ static int list_slots(struct prefixd_engine *e, const struct prefixd_group *g)
 	return 0;
 }
 
-/* Where a lease stands. */
-struct stand {
-	struct radix_place pin, donor;
-	bool has_donor;
-	bool other; /* the half that did not count told it */
-};
-
-static bool is_place(const struct radix_index *ix, uint32_t root, struct radix_member block,
-		     struct radix_place *ret)
-{
-	return radix_member_place(ix, block, ret) == 0 && ret->root == root;
-}
-
-/*
- * Does who holds `pin` hold `at` with it?  Then it is no place of its own: it would take up the one
- * that a lease has beside its pin, which the next life may need for what damage cuts off.
- */
-static bool leads_past(const struct radix_index *ix, const struct radix_place *pin,
-		       const struct radix_place *at)
-{
-	const struct radix_place both[2] = { *pin, *at };
-
-	return pin->depth >= at->depth && radix_paths_blocks(ix, both, 2) == pin->depth;
-}
-
-/*
- * By its record: at its new place, if that came to be, else at its old one.  Where both are lost,
- * at what is left of the way there: it reads that too.
- */
-static struct stand stand_of(const struct radix_index *ix, uint32_t root, bool digest,
-			     const struct prefixd_lease_half half[2],
-			     const struct radix_stand stands[2])
-{
-	struct radix_place lost = radix_place_root(root);
-	struct stand s = { .pin = lost };
-
-	for (uint32_t i = 0; i < 2; i++) {
-		struct radix_member pin = { half[i].pin, half[i].pin_generation };
-		struct radix_member donor = { half[i].donor, half[i].donor_generation };
-		struct radix_place at;
-
-		if (!half[i].check)
-			continue;
-		if (!s.has_donor && donor.entry != RADIX_NONE)
-			s.has_donor = is_place(ix, root, donor, &s.donor);
-		if (!s.has_donor) /* in digest mode there are none but this */
-			s.has_donor = is_place(ix, root, stands[i].above, &s.donor);
-		s.other = i;
-		s.pin = radix_place_root(root);
-		if (pin.entry == RADIX_NONE || is_place(ix, root, pin, &s.pin))
-			break;
-		if (is_place(ix, root, stands[i].before, &at) && at.depth > lost.depth)
-			lost = at;
-		s.pin = radix_place_root(root);
-	}
-	if (lost.depth > s.pin.depth)
-		s.pin = lost;
-	/* A new place that was an island already may not have come to hang at the old one. */
-	if (digest && !s.has_donor && !s.other && half[0].check && half[1].check)
-		s.has_donor = is_place(ix, root,
-				       (struct radix_member){ half[1].pin, half[1].pin_generation },
-				       &s.donor) &&
-			      !leads_past(ix, &s.pin, &s.donor);
-	return s;
-}
-
-/* What it holds of its path is pinned, as it was. */
-static void lease_again(struct prefixd_engine *e, struct prefixd_lease *l,
-			struct prefixd_root *root, const struct stand *s)
+/* It is active, and holds what leads to a place, and to another one if that is not NULL. */
+static void lease_stand(struct prefixd_engine *e, struct prefixd_lease *l,
+			struct prefixd_root *root, const struct radix_place *at,
+			const struct radix_place *beside)
 {
 	struct radix_index *ix = l->group->index;
 
@@ -282,18 +212,44 @@ static void lease_again(struct prefixd_engine *e, struct prefixd_lease *l,
 	l->root = root;
 	radix_root_ref(ix, root->index_root);
 	root->n_leases++;
-	radix_pin_take(ix, &l->pin, &s->pin);
-	if (s->has_donor)
-		radix_pin_take(ix, &l->donor, &s->donor);
-	l->donor_held = s->has_donor;
-	l->n_path = l->n_given = l->n_device = s->pin.depth;
+	radix_pin_take(ix, &l->pin, at);
+	if (beside)
+		radix_pin_take(ix, &l->donor, beside);
+	l->donor_held = beside != NULL;
+	l->n_path = l->n_given = l->n_device = at->depth;
 	l->hit_told = true;
 	e->n_active++;
 	e->n_restored++;
 	if (l->session->copies)
 		radix_list_add_tail(&e->aging, &l->aging);
 	prefixd_fence_left(l);
-	prefixd_note_lease_again(e, l, s->other);
+}
+
+/*
+ * Damage cut its path more than once: a record has two places, so that what is before the others is
+ * held by a lease of its own, which ends as this one does.  There is room for it.
+ */
+static void lease_beside(struct prefixd_engine *e, const struct prefixd_lease *l,
+			 struct prefixd_root *root, const struct radix_place *at)
+{
+	struct prefixd_lease *b = prefixd_lease_new(e);
+
+	radix_assert(b);
+	prefixd_lease_of_earlier(b, l->session, l->group,
+				 e->next_serial++ << PREFIXD_LEASE_IDX_BITS | b->idx, e->now_ns);
+	lease_stand(e, b, root, at, NULL);
+	prefixd_note_lease(e, b);
+}
+
+/* What it holds of its path is pinned, as it was. */
+static void lease_again(struct prefixd_engine *e, struct prefixd_lease *l,
+			struct prefixd_root *root, const struct radix_place *places, uint32_t n,
+			bool other)
+{
+	for (uint32_t i = 2; i < n; i++)
+		lease_beside(e, l, root, &places[i]);
+	lease_stand(e, l, root, &places[0], n > 1 ? &places[1] : NULL);
+	prefixd_note_lease_again(e, l, other);
 }
 
 /* Its slots, if there are any, are kept from use until its session ends. */
@@ -318,21 +274,51 @@ static void lease_end(struct prefixd_engine *e, struct prefixd_lease *l)
 		prefixd_session_die(e, s, PREFIXD_END_DIED);
 }
 
-static void lease_take(struct prefixd_engine *e, struct prefixd_group *g, struct prefixd_lease *l,
-		       const struct roots *roots, const struct radix_stand stands[2])
+/* Lease i of the group.  Return: how many places it holds; 0: it has none, or none any more. */
+static uint32_t places_of(const struct prefixd_group *g, const struct prefixd_lease *l,
+			  const struct roots *roots, const struct prefixd_stands *stands,
+			  uint32_t i, struct prefixd_root **ret_root, bool *ret_other)
 {
 	struct prefixd_lease_half half[2];
 	struct prefixd_lease_name name;
-	struct prefixd_root *root;
-	struct stand s;
 	bool damaged, is = prefixd_ledger_lease_read(l->record, l->idx, &name, half, &damaged);
 
 	radix_assert(is); /* RESTORE has read it */
-	root = root_find(roots, name.root);
-	if (root && !l->over) {
-		s = stand_of(g->index, name.root, root->ns->mode == RADIX_KEYS_DIGEST, half,
-			     stands);
-		lease_again(e, l, root, &s);
+	*ret_root = l->over ? NULL : root_find(roots, name.root);
+	return *ret_root ? prefixd_stand_places(stands, i, g->index, name.root,
+						(*ret_root)->ns->mode == RADIX_KEYS_DIGEST, half,
+						ret_other)
+			 : 0;
+}
+
+/* For those that lease_beside() makes.  Return: 0, -ENOMEM. */
+static int leases_room(struct prefixd_engine *e, const struct prefixd_group *g,
+		       const struct roots *roots, const struct prefixd_stands *stands)
+{
+	uint32_t n = 0, more = 0;
+
+	for (uint32_t i = 0; i < e->n_leases; i++) {
+		struct prefixd_root *root;
+		uint32_t places;
+		bool other;
+
+		if (!prefixd_is_kept(g, e->leases[i]))
+			continue;
+		places = places_of(g, e->leases[i], roots, stands, n++, &root, &other);
+		more += places > 2 ? places - 2 : 0;
+	}
+	return more && !prefixd_lease_at(e, e->n_leases + more - 1) ? -ENOMEM : 0;
+}
+
+static void lease_take(struct prefixd_engine *e, struct prefixd_group *g, struct prefixd_lease *l,
+		       const struct roots *roots, const struct prefixd_stands *stands, uint32_t i)
+{
+	struct prefixd_root *root;
+	bool other;
+	uint32_t n = places_of(g, l, roots, stands, i, &root, &other);
+
+	if (n) {
+		lease_again(e, l, root, stands->places, n, other);
 		return;
 	}
 	lease_slots_only(e, l);
@@ -414,7 +400,7 @@ static void group_lost(struct prefixd_engine *e, struct prefixd_group *g, const 
 	for (uint32_t i = 0; i < e->n_leases; i++) {
 		struct prefixd_lease *l = e->leases[i];
 
-		if (!is_kept(g, l))
+		if (!prefixd_is_kept(g, l))
 			continue;
 		l->n_own = 0;
 		lease_end(e, l);
@@ -441,51 +427,10 @@ void prefixd_adopt_failed(struct prefixd_engine *e, struct prefixd_group *g, con
 	prefixd_adopt_done(e);
 }
 
-struct stands {
-	struct radix_stand *v;
-	uint32_t n, cap; /* two of each lease */
-};
-
-static void stands_deinit(struct prefixd_engine *e, struct stands *stands)
-{
-	radix_give(e->alloc, stands->v, stands->cap * sizeof(*stands->v));
-	*stands = (struct stands){ 0 };
-}
-
-/* Where the group's leases stood, in their order.  Return: 0, -ENOMEM. */
-static int stands_read(struct prefixd_engine *e, const struct prefixd_group *g, struct stands *ret)
-{
-	struct stands s = { .cap = 2 };
-
-	for (uint32_t i = 0; i < e->n_leases; i++)
-		s.cap += is_kept(g, e->leases[i]) ? 2 : 0;
-	s.v = prefixd_take0(e->alloc, s.cap * sizeof(*s.v));
-	if (!s.v)
-		return -ENOMEM;
-	for (uint32_t i = 0; i < e->n_leases; i++) {
-		const struct prefixd_lease *l = e->leases[i];
-		struct prefixd_lease_half half[2];
-		struct prefixd_lease_name name;
-		bool damaged;
-
-		if (!is_kept(g, l))
-			continue;
-		(void)prefixd_ledger_lease_read(l->record, l->idx, &name, half, &damaged);
-		for (uint32_t k = 0; k < 2; k++) {
-			struct radix_stand *to = &s.v[s.n++];
-
-			to->block.entry = half[k].check ? half[k].pin : RADIX_NONE;
-			to->block.generation = half[k].pin_generation;
-		}
-	}
-	*ret = s;
-	return 0;
-}
-
 /* Return: 0, or a sentence. */
 static const char *index_again(struct prefixd_engine *e, struct prefixd_group *g,
 			       const struct prefixd_event *event, struct roots *ret_roots,
-			       struct stands *ret_stands)
+			       struct prefixd_stands *ret_stands)
 {
 	struct radix_index_config config = prefixd_group_config(e, g);
 	struct holder h = { e, g };
@@ -496,7 +441,7 @@ static const char *index_again(struct prefixd_engine *e, struct prefixd_group *g
 	};
 	struct radix_store_info info;
 	struct radix_recovered rec;
-	struct stands stands;
+	struct prefixd_stands stands = { 0 };
 	struct roots roots;
 	int r;
 
@@ -506,20 +451,20 @@ static const char *index_again(struct prefixd_engine *e, struct prefixd_group *g
 		return "its block table is not there, or cannot be read";
 	if (prefixd_names_adopted(e, g) < 0 || roots_read(e, g, &roots) < 0)
 		return "there is no memory for its roots";
-	r = stands_read(e, g, &stands);
+	r = prefixd_stands_read(e, g, &stands);
 	recover.roots = roots.v;
 	recover.n_roots = roots.n;
-	recover.stands = r == 0 ? stands.v : NULL;
-	recover.n_stands = r == 0 ? stands.n : 0;
+	recover.stands = stands.v;
+	recover.n_stands = stands.n;
 	if (r == 0)
 		r = radix_index_recover(&g->index, &config, &recover, &rec);
-	if (r == 0 && list_slots(e, g) < 0) {
+	if (r == 0 && (prefixd_stands_recovered(e, g->index, &stands) < 0 ||
+		       leases_room(e, g, &roots, &stands) < 0 || list_slots(e, g) < 0)) {
 		g->index = radix_index_free(g->index);
 		r = -ENOMEM;
 	}
 	if (r < 0) {
-		if (recover.stands)
-			stands_deinit(e, &stands);
+		prefixd_stands_deinit(e, &stands);
 		roots_drop(e, &roots);
 		return "there is no memory for its index";
 	}
@@ -535,7 +480,7 @@ static const char *index_again(struct prefixd_engine *e, struct prefixd_group *g
 void prefixd_adopt_ready(struct prefixd_engine *e, struct prefixd_group *g,
 			 const struct prefixd_event *event)
 {
-	struct stands stands;
+	struct prefixd_stands stands;
 	struct roots roots;
 	const char *why = index_again(e, g, event, &roots, &stands);
 	uint32_t n = 0;
@@ -548,11 +493,9 @@ void prefixd_adopt_ready(struct prefixd_engine *e, struct prefixd_group *g,
 		return;
 	}
 	for (uint32_t i = 0; i < e->n_leases; i++)
-		if (is_kept(g, e->leases[i])) {
-			lease_take(e, g, e->leases[i], &roots, &stands.v[n]);
-			n += 2;
-		}
-	stands_deinit(e, &stands);
+		if (prefixd_is_kept(g, e->leases[i]))
+			lease_take(e, g, e->leases[i], &roots, &stands, n++);
+	prefixd_stands_deinit(e, &stands);
 	for (uint32_t i = 0; i < roots.n; i++) /* each came with a reference */
 		if (radix_root_unref(g->index, roots.v[i].root))
 			prefixd_root_free(e, root_in(&roots, i));

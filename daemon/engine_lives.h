@@ -6,6 +6,7 @@
  *     engine_note.c     what is written into it, and when
  *     engine_restore.c  the first step of a life: tenants, groups, namespaces, orphans
  *     engine_adopt.c    a group's memory is there: index, roots, leases
+ *     engine_stand.c    where its leases stood
  *     engine_check.c    payloads are compared with their checksums
  *
  * The data is in engine_ledger.h and engine_types.h.
@@ -60,6 +61,9 @@ void prefixd_restore_not(struct prefixd_engine *e);
 /* A lease whose group is not there yet ends. */
 void prefixd_kept_finish(struct prefixd_engine *e, struct prefixd_lease *l,
 			 enum prefixd_lease_end how);
+/* The lease is one that an earlier life gave to a session which holds it still. */
+void prefixd_lease_of_earlier(struct prefixd_lease *l, struct prefixd_session *s,
+			      struct prefixd_group *g, uint64_t id, uint64_t now_ns);
 /* A lease of an earlier life is over. */
 void prefixd_restored_over(struct prefixd_engine *e, struct prefixd_lease *l);
 
@@ -71,6 +75,36 @@ void prefixd_adopt_ready(struct prefixd_engine *e, struct prefixd_group *g,
 void prefixd_adopt_failed(struct prefixd_engine *e, struct prefixd_group *g, const char *why);
 /* All that there was to ask for was answered. */
 void prefixd_adopt_done(struct prefixd_engine *e);
+
+static inline bool prefixd_is_kept(const struct prefixd_group *g, const struct prefixd_lease *l)
+{
+	return l->state == PREFIXD_LEASE_KEPT && l->group == g;
+}
+
+/* ---- engine_stand.c -------------------------------------------------------------------------- */
+
+struct prefixd_stands {
+	struct radix_stand *v; /* for radix_index_recover() */
+	uint32_t n, cap;
+	struct radix_place *places; /* of the lease that was asked about last */
+	uint32_t cap_places;
+};
+
+/* Of the group's KEPT leases, in their order.  Return: 0, -ENOMEM. */
+radix_nodiscard int prefixd_stands_read(struct prefixd_engine *e, const struct prefixd_group *g,
+					struct prefixd_stands *ret);
+/* The index is there.  Return: 0, -ENOMEM. */
+radix_nodiscard int prefixd_stands_recovered(struct prefixd_engine *e, const struct radix_index *ix,
+					     struct prefixd_stands *stands);
+/*
+ * Which places lease i of them holds, what its record says being half[]: the first one, which may
+ * be the root's beginning, is where its path ends.  *ret_other: the half that did not count told
+ * it.  Returns how many they are, 1 at least; they are in stands->places until the next call.
+ */
+uint32_t prefixd_stand_places(const struct prefixd_stands *stands, uint32_t i,
+			      const struct radix_index *ix, uint32_t root, bool digest,
+			      const struct prefixd_lease_half half[2], bool *ret_other);
+void prefixd_stands_deinit(struct prefixd_engine *e, struct prefixd_stands *stands);
 
 /* ---- engine_check.c -------------------------------------------------------------------------- */
 

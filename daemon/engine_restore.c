@@ -231,6 +231,23 @@ static int take_session(struct prefixd_engine *e, struct take *t, uint32_t place
 	return 0;
 }
 
+void prefixd_lease_of_earlier(struct prefixd_lease *l, struct prefixd_session *s,
+			      struct prefixd_group *g, uint64_t id, uint64_t now_ns)
+{
+	l->restored = true;
+	l->id = id;
+	l->session = s;
+	l->group = g;
+	l->begun_ns = now_ns;
+	l->uid = s->peer.uid;
+	l->pid = s->peer.pid;
+	l->instance = s->instance;
+	l->boot = s->boot;
+	radix_list_add_tail(&s->leases, &l->link);
+	s->n_leases++;
+	g->n_restored++;
+}
+
 static int take_lease(struct prefixd_engine *e, struct take *t,
 		      const struct prefixd_lease_name *name)
 {
@@ -246,18 +263,7 @@ static int take_lease(struct prefixd_engine *e, struct take *t,
 	r->users++;
 	radix_list_remove(&l->link); /* it was free */
 	l->state = PREFIXD_LEASE_KEPT;
-	l->restored = true;
-	l->id = name->id;
-	l->session = s;
-	l->group = g;
-	l->begun_ns = e->now_ns;
-	l->uid = s->peer.uid;
-	l->pid = s->peer.pid;
-	l->instance = s->instance;
-	l->boot = s->boot;
-	radix_list_add_tail(&s->leases, &l->link);
-	s->n_leases++;
-	g->n_restored++;
+	prefixd_lease_of_earlier(l, s, g, name->id, e->now_ns);
 	e->restored.n_leases++;
 	return 0;
 }

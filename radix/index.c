@@ -127,6 +127,7 @@ struct radix_index *radix_index_free(struct radix_index *ix)
 	if (!ix)
 		return NULL;
 	radix_slots_deinit(&ix->slots);
+	radix_cuts_free(ix);
 	radix_give(ix->alloc, ix->where_node, ix->table.n * sizeof(uint32_t));
 	radix_give(ix->alloc, ix->where_idx, ix->table.n * sizeof(uint32_t));
 	radix_give(ix->alloc, ix->fingerprint, ix->table.n * sizeof(*ix->fingerprint));

@@ -33,6 +33,11 @@ struct radix_root {
 	bool reaping;
 };
 
+/* An island that damage made: its first entry, and that of the nearest member before the damage. */
+struct radix_cut {
+	uint32_t start, above;
+};
+
 struct radix_index {
 	const struct radix_alloc *alloc;
 	uint64_t secret[2];
@@ -78,7 +83,9 @@ struct radix_index {
 	uint32_t log_tag;
 	uint64_t restored_total; /* members that a restart found */
 	bool placing;            /* where_* are true for every member: since a restart */
-	bool no_merge;           /* while a traversal relies on edges staying where they are */
+	struct radix_cut *cuts;  /* [n_cuts]; also since a restart */
+	uint32_t n_cuts;
+	bool no_merge; /* while a traversal relies on edges staying where they are */
 };
 
 /* The latest tick that was told, for a restart too: before anything says that it was used then. */
@@ -245,6 +252,8 @@ void radix_log_removed(const struct radix_index *ix, uint32_t entry,
 void radix_where_update(struct radix_index *ix, uint32_t node, uint32_t from);
 /* Memory for it, if there is none yet.  Return: 0, -ENOMEM. */
 radix_nodiscard int radix_where_reserve(struct radix_index *ix);
+/* What a recovery found to be cut. */
+void radix_cuts_free(struct radix_index *ix);
 /* A root of that number, which is not in use; there is room in ix->roots. */
 bool radix_root_config_ok(const struct radix_root_config *config);
 void radix_root_init(struct radix_index *ix, uint32_t i, const struct radix_root_config *config);

@@ -116,6 +116,7 @@ int radix_member_place(const struct radix_index *ix, struct radix_member block,
 void radix_recover_end(struct radix_index *ix)
 {
 	ix->placing = false;
+	radix_cuts_free(ix);
 	if (radix_has_tiers(ix) || ix->digests.slots)
 		return;
 	radix_give(ix->alloc, ix->where_node, ix->table.n * sizeof(uint32_t));

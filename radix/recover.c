@@ -521,9 +521,10 @@ static int recover(struct radix_recovery *rc)
 	radix_r_members(rc);
 	entries_lost(rc);
 	r = radix_r_tree(rc);
+	if (r == 0)
+		r = radix_r_stands(rc);
 	if (r < 0)
 		return r;
-	radix_r_stands(rc);
 	settle(rc);
 	return 0;
 }

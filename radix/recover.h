@@ -30,12 +30,12 @@ struct radix_recover_root {
 
 /*
  * Where somebody stood, for what he read on the way there.  Blocks that are lost leave `before`
- * with the nearest member at or before it; digest mode: `above` with the nearest one before the
- * island that begins behind the damage.  Entry RADIX_NONE: none.
+ * with the nearest member at or before it; entry RADIX_NONE: none.  For islands see
+ * radix_recover_above().
  */
 struct radix_stand {
 	struct radix_member block;
-	struct radix_member before, above; /* set by the recovery */
+	struct radix_member before; /* set by the recovery */
 };
 
 struct radix_recover_config {
@@ -129,6 +129,17 @@ radix_nodiscard int radix_index_recover(struct radix_index **ret_ix,
 radix_nodiscard int radix_member_place(const struct radix_index *ix, struct radix_member block,
 				       struct radix_place *ret_place);
 void radix_recover_end(struct radix_index *ix);
+
+/*
+ * Digest mode, until radix_recover_end() or the next change: where the nearest member before the
+ * damage lies, if damage has cut the path to `at` and made it one of an island.  Who reads the
+ * island may read that too, and so on.  Return: 0, RADIX_E_NOTFOUND: this recovery did not cut it,
+ * or nothing is left before the damage.
+ */
+radix_nodiscard int radix_recover_above(const struct radix_index *ix, const struct radix_place *at,
+					struct radix_place *ret_above);
+/* How many islands have something above them. */
+uint32_t radix_recover_cuts(const struct radix_index *ix);
 
 /*
  * What the next block that becomes a new member will be, so that somebody can note it beforehand;

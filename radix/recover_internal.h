@@ -57,8 +57,8 @@ static inline void radix_r_lose(struct radix_recovery *rc, enum radix_damage d)
 	rc->r.n_lost++;
 }
 
-/* Before entries that are no members become FREE. */
-void radix_r_stands(struct radix_recovery *rc);
+/* Before entries that are no members become FREE.  Return: 0, -ENOMEM. */
+radix_nodiscard int radix_r_stands(struct radix_recovery *rc);
 /* Members, their order and their recency; the tree of them.  Return: 0, -ENOMEM. */
 void radix_r_members(struct radix_recovery *rc);
 radix_nodiscard int radix_r_tree(struct radix_recovery *rc);

@@ -1,5 +1,5 @@
 /*
- * recover_stand.c - where somebody stood, after what he stood at was lost.
+ * recover_stand.c - where somebody stood, after what he stood at, or what led there, was lost.
  *
  * A block that is not taken may have hung deep below others that are, and who leased it reads those
  * too.  Its entry still names the one before it: by a word that agrees with itself, or, where the
@@ -76,22 +76,89 @@ static struct radix_member member_of(const struct radix_recovery *rc, uint32_t e
 	return m;
 }
 
-void radix_r_stands(struct radix_recovery *rc)
+/* The entry before the damage, where what hung below damage is an island now; RADIX_NONE. */
+static uint32_t above(const struct radix_recovery *rc, uint32_t start)
+{
+	if (!(rc->flags[start] & RADIX_R_MEMBER) || !(rc->flags[start] & RADIX_R_ISLAND))
+		return RADIX_NONE;
+	return nearest(rc, before(rc, start));
+}
+
+static int cuts(struct radix_recovery *rc)
+{
+	struct radix_index *ix = rc->ix;
+	uint32_t n = 0;
+
+	for (uint32_t i = 0; i < rc->n; i++)
+		n += above(rc, i) != RADIX_NONE;
+	if (n == 0)
+		return 0;
+	ix->cuts = radix_take(ix->alloc, n * sizeof(*ix->cuts));
+	if (!ix->cuts)
+		return -ENOMEM;
+	for (uint32_t i = 0; i < rc->n; i++)
+		if (above(rc, i) != RADIX_NONE)
+			ix->cuts[ix->n_cuts++] = (struct radix_cut){ i, above(rc, i) };
+	return 0;
+}
+
+int radix_r_stands(struct radix_recovery *rc)
 {
 	for (uint32_t i = 0; i < rc->config->n_stands; i++) {
 		struct radix_stand *s = &rc->config->stands[i];
 		uint32_t at = RADIX_NONE;
 
-		s->before = s->above = member_of(rc, RADIX_NONE);
 		if (s->block.entry != RADIX_NONE && was_there(rc, s->block))
 			at = nearest(rc, s->block.entry);
 		s->before = member_of(rc, at);
-		if (at == RADIX_NONE || !radix_r_digest(rc, at))
-			continue;
-		/* What hung below damage is an island now; what it hung at is read as well. */
-		while (rc->parent[at] != RADIX_NONE)
-			at = rc->parent[at];
-		if (rc->flags[at] & RADIX_R_ISLAND)
-			s->above = member_of(rc, nearest(rc, before(rc, at)));
 	}
+	return cuts(rc);
+}
+
+/* ---- what the caller may ask ----------------------------------------------------------------- */
+
+static uint32_t first_of(const struct radix_index *ix, const struct radix_place *at)
+{
+	uint32_t node = at->node;
+
+	if (!radix_place_is_edge(at))
+		return RADIX_NONE;
+	while (radix_node(ix, node)->parent < RADIX_NODE_ISLAND)
+		node = radix_node(ix, node)->parent;
+	return radix_entry_at(ix, node, 0);
+}
+
+int radix_recover_above(const struct radix_index *ix, const struct radix_place *at,
+			struct radix_place *ret_above)
+{
+	uint32_t first = ix->n_cuts ? first_of(ix, at) : RADIX_NONE, low = 0, n = ix->n_cuts;
+	struct radix_member m;
+
+	while (n > 0) { /* the first one that is not less */
+		uint32_t half = n / 2;
+
+		if (ix->cuts[low + half].start < first) {
+			low += half + 1;
+			n -= half + 1;
+		} else {
+			n = half;
+		}
+	}
+	if (low == ix->n_cuts || ix->cuts[low].start != first)
+		return RADIX_E_NOTFOUND;
+	m.entry = ix->cuts[low].above;
+	m.generation = ix->table.v[m.entry].generation;
+	return radix_member_place(ix, m, ret_above);
+}
+
+uint32_t radix_recover_cuts(const struct radix_index *ix)
+{
+	return ix->n_cuts;
+}
+
+void radix_cuts_free(struct radix_index *ix)
+{
+	radix_give(ix->alloc, ix->cuts, ix->n_cuts * sizeof(*ix->cuts));
+	ix->cuts = NULL;
+	ix->n_cuts = 0;
 }

@@ -646,6 +646,7 @@ START_TEST(what_was_before_the_damage)
 	bool digest = _i >= 5;
 	struct radix_stand s[3] = { 0 };
 	struct radix_member two, six;
+	struct radix_place at, above;
 
 	begin(digest ? RADIX_KEYS_DIGEST : RADIX_KEYS_TOKENS, 16, 0, 0);
 	bed_store(&b, "xyz");
@@ -665,10 +666,16 @@ START_TEST(what_was_before_the_damage)
 	ck_assert_uint_eq(s[0].before.entry, digest || _i == 4 ? six.entry : two.entry);
 	ck_assert_uint_eq(s[0].before.generation,
 			  digest || _i == 4 ? six.generation : two.generation);
-	ck_assert_uint_eq(s[0].above.entry, digest && _i != 9 ? two.entry : RADIX_NONE);
-	for (uint32_t i = 1; i < 3; i++) {
+	for (uint32_t i = 1; i < 3; i++)
 		ck_assert_uint_eq(s[i].before.entry, RADIX_NONE);
-		ck_assert_uint_eq(s[i].above.entry, RADIX_NONE);
+	ck_assert_uint_eq(radix_recover_cuts(r.ix), digest && _i != 9);
+	ck_assert_int_eq(radix_member_place(r.ix, s[0].before, &at), 0);
+	ck_assert_int_eq(radix_recover_above(r.ix, &at, &above),
+			 digest && _i != 9 ? 0 : RADIX_E_NOTFOUND);
+	if (digest && _i != 9) {
+		ck_assert_int_eq(radix_member_place(r.ix, two, &at), 0);
+		ck_assert_mem_eq(&above, &at, sizeof(at));
+		ck_assert_int_eq(radix_recover_above(r.ix, &at, &above), RADIX_E_NOTFOUND);
 	}
 	/* A recovery that was stopped after it had freed entries leaves them to the next one. */
 	r.ix = radix_index_free(r.ix);
