@@ -361,7 +361,7 @@ static void begin_bytes(struct world *w, struct flight *f)
 	uint64_t len = w->tiers->arenas[f->group].slot_bytes;
 	uint8_t *junk;
 
-	f->half = malloc(len);
+	f->half = calloc(1, len);
 	junk = malloc(len);
 	ck_assert_ptr_nonnull(f->half);
 	ck_assert_ptr_nonnull(junk);
@@ -386,8 +386,8 @@ static void end_bytes(struct world *w, struct flight *f, struct prefixd_event *e
 {
 	struct world_redis *r = w->tiers->redis;
 	uint64_t len = w->tiers->arenas[f->group].slot_bytes;
-	uint8_t *block = f->half;
-	bool damaged = false;
+	uint8_t *block = f->half, sum[16];
+	bool damaged = false, agrees;
 	const void *value;
 
 	if (f->carry.from == RADIX_TIER_REDIS) {
@@ -403,21 +403,20 @@ static void end_bytes(struct world *w, struct flight *f, struct prefixd_event *e
 	} else {
 		slot_io(w, f, true, block + len / 2, len / 2, len);
 	}
-	if (f->result == PREFIXD_MOVE_OK) {
-		event->u.moved.summed = true;
-		world_sum(block, len, event->u.moved.checksum);
-		if (f->carry.checksum_kind == PROTO_CHECKSUM_XXH3_128 &&
-		    memcmp(f->carry.checksum, event->u.moved.checksum, 16) != 0)
-			f->result = PREFIXD_MOVE_CORRUPT;
-	}
-	if (f->result != PREFIXD_MOVE_OK)
-		event->u.moved.summed = false;
-	else if (f->carry.to != RADIX_TIER_REDIS)
+	world_sum(block, len, sum);
+	agrees = f->carry.checksum_kind != PROTO_CHECKSUM_XXH3_128 ||
+		 memcmp(f->carry.checksum, sum, sizeof(sum)) == 0;
+	if (f->result == PREFIXD_MOVE_OK && !agrees)
+		f->result = PREFIXD_MOVE_CORRUPT;
+	event->u.moved.summed = f->result == PREFIXD_MOVE_OK;
+	if (event->u.moved.summed)
+		memcpy(event->u.moved.checksum, sum, sizeof(sum));
+	if (f->result == PREFIXD_MOVE_OK && f->carry.to != RADIX_TIER_REDIS)
 		slot_io(w, f, false, block, 0, len);
-	/* Whether a STORE without an answer was done, nobody knows. */
+	/* Whether a STORE without an answer was done, nobody knows; never with wrong bytes. */
 	if (f->carry.to == RADIX_TIER_REDIS &&
 	    (f->result == PREFIXD_MOVE_OK ||
-	     (f->result == PREFIXD_MOVE_DOWN && test_rng_below(&w->tiers->rng, 2))))
+	     (f->result == PREFIXD_MOVE_DOWN && test_rng_below(&w->tiers->rng, 2) && agrees)))
 		world_redis_set(r, &f->name, block, len);
 }
 
