@@ -325,7 +325,15 @@ void prefixd_pool_free(struct gpu *gpu, struct prefixd_pool *pool)
 int prefixd_pools_init(struct prefixd_pools *p, const char *device, char *why, size_t why_len)
 {
 	*p = (struct prefixd_pools){ 0 };
-	return gpu_open(device, NULL, &p->gpu, why, why_len);
+	/* Workers are told of one descriptor for a pool; memory of a GPU comes in several. */
+	if (strncmp(device, "cuda", 4) == 0) {
+		(void)snprintf(
+			why, why_len,
+			"this version does not pass memory of a GPU to workers; auto, host and"
+			" sim are there");
+		return -ENOTSUP;
+	}
+	return gpu_open(strcmp(device, "auto") == 0 ? "host" : device, NULL, &p->gpu, why, why_len);
 }
 
 void prefixd_pools_deinit(struct prefixd_pools *p)

@@ -3,10 +3,13 @@
  */
 #include "gpu/gpu.h"
 
+#include "gpu/cuda_internal.h"
 #include "gpu/gpu_internal.h"
 
 #include <stdarg.h>
 #include <stdio.h>
+
+#define TEXT_LEN 640
 
 static void __attribute__((format(printf, 3, 4)))
 say(char *why, size_t why_len, const char *fmt, ...)
@@ -35,6 +38,32 @@ static int opened(int r, const char *text, char *why, size_t why_len)
 	return r;
 }
 
+static int open_cuda(const char *uuid, struct gpu **ret_gpu, char *why, size_t why_len)
+{
+	char text[TEXT_LEN] = "";
+	int r;
+
+	r = gpu_cuda_open(uuid, ret_gpu, text, sizeof(text));
+	say(why, why_len, "%s", text);
+	return r;
+}
+
+/* A GPU if there is one that can be used; the sentence says why not. */
+static int open_auto(struct gpu **ret_gpu, char *why, size_t why_len)
+{
+	char text[TEXT_LEN] = "";
+	int r;
+
+	if (open_cuda(NULL, ret_gpu, text, sizeof(text)) == 0) {
+		say(why, why_len, "%s (chosen by auto)", text);
+		return 0;
+	}
+	r = opened(gpu_host_open(ret_gpu), "host memory", why, why_len);
+	if (r == 0)
+		say(why, why_len, "host memory (chosen by auto: %s)", text);
+	return r;
+}
+
 int gpu_open(const char *name, const struct gpu_sim_config *sim, struct gpu **ret_gpu, char *why,
 	     size_t why_len)
 {
@@ -43,17 +72,14 @@ int gpu_open(const char *name, const struct gpu_sim_config *sim, struct gpu **re
 	if (strcmp(name, "host") == 0)
 		return opened(gpu_host_open(ret_gpu), "host memory", why, why_len);
 	if (strcmp(name, "auto") == 0)
-		return opened(gpu_host_open(ret_gpu),
-			      "host memory (chosen by auto: this build has no driver of a GPU)",
-			      why, why_len);
+		return open_auto(ret_gpu, why, why_len);
 	if (strcmp(name, "sim") == 0)
 		return opened(gpu_sim_open(sim ? sim : &healthy, GPU_SIM_WINDOW, ret_gpu),
 			      "a simulated device", why, why_len);
-	if (names_cuda(name)) {
-		say(why, why_len, "this build has no CUDA back end; host and sim are there");
-		return -ENOTSUP;
-	}
-	say(why, why_len, "no back end is called \"%s\"; there are auto, host and sim", name);
+	if (names_cuda(name))
+		return open_cuda(name[4] ? name + 5 : NULL, ret_gpu, why, why_len);
+	say(why, why_len,
+	    "no back end is called \"%s\"; there are auto, host, sim, cuda and cuda:UUID", name);
 	return -ENOENT;
 }
 
@@ -61,4 +87,9 @@ void gpu_close(struct gpu *g)
 {
 	if (g)
 		g->ops->close(g);
+}
+
+const char *gpu_trouble(const struct gpu *g)
+{
+	return g->ops->kind == GPU_KIND_CUDA ? gpu_cuda_trouble(g) : "";
 }

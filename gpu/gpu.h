@@ -127,13 +127,19 @@ struct gpu_sim_config {
 };
 
 /*
- * Opens the back end called `name`: "host", "sim", "cuda" (the first one), "cuda:UUID", or "auto"
+ * Opens the back end called `name`: "host", "sim", "cuda" (the first one), "cuda:UUID" (as the
+ * driver's tools print it, or its digits alone, or the first few where they are enough), or "auto"
  * (cuda where there is a device, else host).  Return: 0; -ENOENT for a name that does not exist;
  * -ENODEV: no such device, or no driver; -ENOMEM.  `why` gets a sentence for the log either way.
  */
 radix_nodiscard int gpu_open(const char *name, const struct gpu_sim_config *sim,
 			     struct gpu **ret_gpu, char *why, size_t why_len);
 void gpu_close(struct gpu *g); /* accepts NULL */
+/*
+ * A sentence for the log: what the device was lost by, or else what its driver refused last; ""
+ * where there is nothing to say.  Valid until the next call.
+ */
+const char *gpu_trouble(const struct gpu *g);
 
 /*
  * The virtual clock of sim: makes jobs due and moves their data.  It stands still unless somebody

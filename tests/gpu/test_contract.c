@@ -626,8 +626,9 @@ START_TEST(names)
 		const char *name;
 		int r;
 	} cases[] = {
-		{ "cuda", -ENOTSUP }, { "cuda:0", -ENOTSUP }, { "cudax", -ENOENT }, { "", -ENOENT },
-		{ "HOST", -ENOENT },  { "hosts", -ENOENT },   { "si", -ENOENT },
+		{ "cuda:", -ENODEV }, { "cuda:GPU-none", -ENODEV }, { "cudax", -ENOENT },
+		{ "", -ENOENT },      { "HOST", -ENOENT },          { "hosts", -ENOENT },
+		{ "si", -ENOENT },
 	};
 	struct gpu *untouched = g, *opened = untouched;
 	char why[120] = "";
@@ -640,13 +641,29 @@ START_TEST(names)
 		why[0] = '\0';
 	}
 	/* The sentence is cut where there is no room, and may be left out. */
-	ck_assert_int_eq(gpu_open("cuda", NULL, &opened, why, 6), -ENOTSUP);
+	ck_assert_int_eq(gpu_open("cuda:", NULL, &opened, why, 6), -ENODEV);
 	ck_assert_uint_eq(strlen(why), 5);
-	ck_assert_int_eq(gpu_open("cuda", NULL, &opened, NULL, 0), -ENOTSUP);
-	opened = open_back_end("auto", NULL);
-	ck_assert_int_eq(opened->ops->kind, GPU_KIND_HOST);
-	gpu_close(opened);
+	ck_assert_int_eq(gpu_open("cuda:", NULL, &opened, NULL, 0), -ENODEV);
+	ck_assert_ptr_eq(opened, untouched);
 	ck_assert_str_eq(g->ops->name, back_end);
+	ck_assert_str_eq(gpu_trouble(g), "");
+}
+END_TEST
+
+/* A GPU where one can be opened, and host memory where not, with the reason. */
+START_TEST(automatic)
+{
+	struct gpu *device = NULL, *chosen = NULL;
+	char why[640] = "", reason[640] = "";
+	int r = gpu_open("cuda", NULL, &device, reason, sizeof(reason));
+
+	ck_assert_int_eq(gpu_open("auto", NULL, &chosen, why, sizeof(why)), 0);
+	ck_assert_int_eq(chosen->ops->kind, r == 0 ? GPU_KIND_CUDA : GPU_KIND_HOST);
+	ck_assert_str_ne(reason, "");
+	if (r < 0)
+		ck_assert_msg(strstr(why, reason), "\"%s\" does not say \"%s\"", why, reason);
+	gpu_close(chosen);
+	gpu_close(device);
 }
 END_TEST
 
@@ -677,6 +694,7 @@ static Suite *contract(void)
 	tcase_add_test(t, nothing_stays_open);
 	tcase_add_test(t, descriptors_close_on_exec);
 	tcase_add_test(t, names);
+	tcase_add_test(t, automatic);
 	if (may_die()) {
 		/* __builtin_trap() is SIGILL; sanitizers leave it alone. */
 		tcase_add_test_raise_signal(t, freeing_under_a_job_traps, SIGILL);

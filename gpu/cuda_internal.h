@@ -1,0 +1,137 @@
+/*
+ * cuda_internal.h - what the files of the CUDA back end share.
+ *
+ *     cuda.c         the device: finding it, its context, its end; what a result of the driver means
+ *     cuda_memory.c  pools of slabs, and memory of this process that jobs may reach
+ *     cuda_queue.c   jobs: batches, words, waking up, the watch over silent queues
+ */
+#pragma once
+
+#include "gpu/driver.h"
+#include "gpu/gpu_internal.h"
+
+#define CUDA_BATCH     64u   /* jobs that go to the driver together */
+#define CUDA_PIECES    128u  /* copies that they may be cut into */
+#define CUDA_DEPTH     1024u /* jobs on one lane */
+#define CUDA_TICK_MS   100
+#define CUDA_LOST_TICK 10u /* after which a queue of a lost device that does not end is given up */
+#define CUDA_PIN_BYTES (UINT64_C(1) << 30)
+
+/* Two ways in, two out; the urgent ones come first. */
+enum {
+	CUDA_URGENT_IN,
+	CUDA_URGENT_OUT,
+	CUDA_IN,
+	CUDA_OUT,
+	CUDA_N_LANES
+};
+
+struct cuda_lane {
+	gpu_cu_stream stream;
+	const uint64_t *word;    /* the device writes the number of the last batch that ended */
+	gpu_cu_ptr word_addr;    /* as the device sees it */
+	uint64_t n_batches;      /* handed over */
+	struct gpu_queue taken;  /* by submit(), not handed over */
+	struct gpu_queue flying; /* due_ns: the batch */
+	bool over;               /* of a lost device: nothing on it runs any more */
+};
+
+/* Registered in parts of CUDA_PIN_BYTES; a copy may not cross from one to the next. */
+struct cuda_pin {
+	struct radix_list link;
+	uint64_t addr;
+	uint64_t len;
+};
+
+struct cuda_pool {
+	struct gpu_pool pool; /* its shm has a length only */
+	uint64_t slab_bytes;
+	uint32_t n_slabs;
+	uint32_t n_mapped; /* slabs from the first on */
+	bool reserved;
+	int fds[];
+};
+
+struct cuda {
+	struct gpu gpu;
+	struct gpu_driver driver;
+	gpu_cu_device device;
+	gpu_cu_context context;
+	struct gpu_cu_alloc_prop prop; /* of all slabs */
+	uint64_t granularity;
+	struct radix_list pools;
+	struct radix_list pins;
+	struct cuda_lane lanes[CUDA_N_LANES];
+	void *words; /* a page, NULL before there is one */
+	bool words_pinned;
+	int event_fd; /* readable when one of the next two is */
+	int wake_fd;
+	int tick_fd;
+	bool raised;  /* wake_fd, by us */
+	bool ticking; /* tick_fd */
+	bool retained;
+	bool lost;
+	bool closing;
+	uint32_t lost_ticks;
+	char trouble[512];
+};
+
+/* Names of the entries, for sentences. */
+struct gpu_driver_names {
+#define X(field, symbol, abi, required, args) const char *field;
+	GPU_DRIVER_TABLE(X)
+#undef X
+};
+
+extern const struct gpu_driver_names gpu_driver_names;
+
+/*
+ * Every call of the driver is one of these three.  gpu_cuda_call: 0 or a negative errno, see
+ * gpu_cuda_result().  gpu_cuda_ask: the driver's own answer.  gpu_cuda_undo: gives something back;
+ * asked twice, since a call may fail with an earlier one's error.
+ */
+#define gpu_cuda_ask(c, field, ...) ((c)->driver.field(__VA_ARGS__))
+#define gpu_cuda_call(c, field, ...) \
+	gpu_cuda_result((c), gpu_driver_names.field, gpu_cuda_ask(c, field, __VA_ARGS__))
+#define gpu_cuda_undo(c, field, ...)                                               \
+	do {                                                                       \
+		for (int undo_ = 0; undo_ < 2; undo_++)                            \
+			if (gpu_cuda_ask(c, field, __VA_ARGS__) == GPU_CU_SUCCESS) \
+				break;                                             \
+	} while (0)
+
+static inline struct cuda *gpu_cuda_of(const struct gpu *g)
+{
+	return radix_container_of((uintptr_t)g, struct cuda, gpu);
+}
+
+/* cuda.c */
+int gpu_cuda_open(const char *uuid, struct gpu **ret_gpu, char *why, size_t why_len);
+const char *gpu_cuda_trouble(const struct gpu *g);
+int gpu_cuda_result(struct cuda *c, const char *call, gpu_cu_result r);
+void gpu_cuda_lose(struct cuda *c);
+int gpu_cuda_enter(struct cuda *c);
+
+/* cuda_memory.c */
+int gpu_cuda_pool_new(struct gpu *g, uint32_t n_slots, uint64_t slot_bytes,
+		      struct gpu_pool **ret_pool);
+int gpu_cuda_pool_adopt(struct gpu *g, const int *fds, uint32_t n_fds, uint32_t n_slots,
+			uint64_t slot_bytes, struct gpu_pool **ret_pool);
+void gpu_cuda_pool_free(struct gpu *g, struct gpu_pool *pool);
+void gpu_cuda_pool_info(const struct gpu_pool *pool, struct gpu_pool_info *ret_info);
+int gpu_cuda_pool_fd(struct gpu_pool *pool, uint32_t slab, bool read_only);
+int gpu_cuda_host_pin(struct gpu *g, void *p, uint64_t len);
+void gpu_cuda_host_unpin(struct gpu *g, void *p);
+const struct cuda_pin *gpu_cuda_pin_find(const struct cuda *c, uint64_t addr, uint64_t len);
+void gpu_cuda_memory_deinit(struct cuda *c);
+
+/* cuda_queue.c */
+int gpu_cuda_queues_init(struct cuda *c);
+void gpu_cuda_queues_deinit(struct cuda *c);
+int gpu_cuda_wait(struct cuda *c, const struct cuda_lane *lane, uint32_t limit_ms);
+bool gpu_cuda_queues_end(struct cuda *c);
+bool gpu_cuda_touches(const struct cuda *c, const struct gpu_pool *pool);
+bool gpu_cuda_reaches(const struct cuda *c, uint64_t addr, uint64_t len);
+void gpu_cuda_wake(struct cuda *c);
+int gpu_cuda_submit(struct gpu *g, struct gpu_job *job);
+uint32_t gpu_cuda_reap(struct gpu *g, uint32_t budget);
