@@ -10,7 +10,7 @@ PREFIX ?=
 ENGINES ?=
 RESTART_ARGS ?=
 
-.PHONY: help demo check sim planted check-engines build bench bench-reference bench-restart bench-large fuzz mutants coverage format lint nightly install clean \
+.PHONY: help demo check sim planted check-engines build bench bench-blocks bench-reference bench-restart bench-large fuzz mutants coverage format lint nightly install clean \
 	deps programs
 
 help: ## what can be typed here
@@ -48,6 +48,9 @@ bench: deps ## short benchmarks, about two minutes: index, socket against Redis
 
 bench-large: deps ## the same with 10 million blocks in the index, 4 million behind the socket
 	@.ci/bench large
+
+bench-blocks: deps ## moving blocks: host memory, codecs, checksums beside memcpy; Redis beside redis-benchmark
+	@.ci/bench blocks
 
 bench-restart: deps ## kill a daemon with a million blocks under load, 20 times: nothing lost, back in a second
 	@.ci/bench restart $(RESTART_ARGS)

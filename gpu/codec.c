@@ -180,11 +180,23 @@ static bool do_decode(const struct gpu_codec_ops *by, const struct gpu_codec_row
 	return true;
 }
 
-/* All rows of the piece at `piece`: at once with heads outermost, else token by token. */
-static bool piece_rows(const struct gpu_codec_ops *by, rows_fn fn, const struct gpu_geometry *g,
-		       enum gpu_codec codec, uint64_t piece, uint8_t *packed)
+/* Asks for `len` bytes, which will be read soon. */
+static void ask_for(const uint8_t *p, uint64_t len)
 {
-	uint8_t *scales = packed + gpu_coded_scales_at(g->tokens, g->heads, g->dim);
+	for (uint64_t i = 0; i < len; i += 64)
+		__builtin_prefetch(p + i);
+}
+
+/*
+ * All rows of the piece at `piece`: at once with heads outermost, else token by token.  Then what
+ * is packed is gone through in small steps far from each other, which processors do not foresee:
+ * those of `ahead`, the coded piece to be read next or NULL, are asked for meanwhile.
+ */
+static bool piece_rows(const struct gpu_codec_ops *by, rows_fn fn, const struct gpu_geometry *g,
+		       enum gpu_codec codec, uint64_t piece, uint8_t *packed, const uint8_t *ahead)
+{
+	uint64_t coded = gpu_coded_piece_bytes(g->tokens, g->heads, g->dim);
+	uint64_t step = (coded / g->tokens + 63) / 64 * 64, asked = 0;
 	struct gpu_codec_rows rows = {
 		.codec = codec,
 		.element = g->element,
@@ -193,7 +205,7 @@ static bool piece_rows(const struct gpu_codec_ops *by, rows_fn fn, const struct 
 		.elements = piece,
 		.codes = packed,
 		.code_step = g->dim,
-		.scales = scales,
+		.scales = packed + gpu_coded_scales_at(g->tokens, g->heads, g->dim),
 		.scale_step = 2,
 	};
 
@@ -203,6 +215,9 @@ static bool piece_rows(const struct gpu_codec_ops *by, rows_fn fn, const struct 
 	rows.code_step = (uint64_t)g->tokens * g->dim;
 	rows.scale_step = 2 * (uint64_t)g->tokens;
 	for (uint32_t t = 0; t < g->tokens; t++) {
+		if (ahead && asked < coded)
+			ask_for(ahead + asked, radix_min_u64(step, coded - asked));
+		asked += step;
 		if (!fn(by, &rows))
 			return false;
 		rows.elements += 2 * (uint64_t)g->heads * g->dim;
@@ -237,7 +252,7 @@ uint32_t gpu_encode(const struct gpu_codec_ops *by, const struct gpu_layout *lay
 		for (uint32_t s = 0; s < layout->n_pieces && ok; s++, packed += coded) {
 			zero_gaps(g, packed);
 			ok = piece_rows(by, do_encode, g, codec, piece_at(layout, s, ids[i]),
-					packed);
+					packed, NULL);
 		}
 		ret_raw[i] = !ok;
 		n_raw += !ok;
@@ -255,9 +270,15 @@ void gpu_decode(const struct gpu_codec_ops *by, const struct gpu_layout *layout,
 		/* decode() of rows only reads here. */
 		uint8_t *packed = (uint8_t *)(uintptr_t)in + i * in_stride;
 
-		for (uint32_t s = 0; s < layout->n_pieces; s++, packed += coded)
+		for (uint32_t s = 0; s < layout->n_pieces; s++, packed += coded) {
+			const uint8_t *ahead = packed + coded;
+
+			if (s + 1 == layout->n_pieces)
+				ahead = i + 1 < n ? (const uint8_t *)in + (i + 1) * in_stride
+						  : NULL;
 			(void)piece_rows(by, do_decode, g, codec, piece_at(layout, s, ids[i]),
-					 packed); /* always true */
+					 packed, ahead); /* always true */
+		}
 	}
 }
 

@@ -95,6 +95,54 @@ static always_inline __m256i encode_32(uint32_t codec, uint32_t element, __m256i
 	return codes;
 }
 
+/*
+ * What e4m3 takes of a row at once: its scale is a power of two, so that an element's code is its own
+ * bits, with another exponent and rounded to three bits of fraction.  Not for elements that are
+ * subnormal, or become so, or are 0: those are below `least`.
+ */
+struct shift {
+	__m256i add;   /* to the exponent, and what rounds */
+	__m256i least; /* of magnitudes */
+};
+
+static always_inline struct shift shift_of(uint32_t element, uint32_t scale)
+{
+	/* The exponent's field of an element less that of its code. */
+	int less = (int)(scale >> 7) - 127 + (element == GPU_ELEMENT_F16 ? 8 : 120);
+	int fraction = element == GPU_ELEMENT_F16 ? 10 : 7;
+	int least = less + 1 > 1 ? less + 1 : 1;
+
+	return (struct shift){
+		_mm256_set1_epi16((short)((1 << (fraction - 4)) - 1 - less * (1 << fraction))),
+		_mm256_set1_epi16((short)(least << fraction)),
+	};
+}
+
+/* 16 codes, in 16 bits each, without their sign. */
+static always_inline __m256i shifted(uint32_t element, __m256i m, const struct shift *by)
+{
+	const int drop = element == GPU_ELEMENT_F16 ? 7 : 4;
+	__m256i odd = _mm256_and_si256(_mm256_srli_epi16(m, drop), _mm256_set1_epi16(1));
+
+	return _mm256_srli_epi16(_mm256_add_epi16(_mm256_add_epi16(m, by->add), odd), drop);
+}
+
+/* False: an element is too small for it. */
+static always_inline bool shift_32(uint32_t element, __m256i x0, __m256i x1, const struct shift *by,
+				   __m256i *ret_codes)
+{
+	const __m256i abs = _mm256_set1_epi16(0x7fff);
+	__m256i m0 = _mm256_and_si256(x0, abs), m1 = _mm256_and_si256(x1, abs);
+	__m256i small = _mm256_cmpgt_epi16(by->least, _mm256_min_epu16(m0, m1)), codes, sign;
+
+	if (!_mm256_testz_si256(small, small))
+		return false;
+	codes = _mm256_packus_epi16(shifted(element, m0, by), shifted(element, m1, by));
+	sign = _mm256_and_si256(_mm256_packs_epi16(x0, x1), _mm256_set1_epi8((char)0x80));
+	*ret_codes = _mm256_permute4x64_epi64(_mm256_or_si256(codes, sign), 0xd8);
+	return true;
+}
+
 static uint32_t max_of(__m256i m)
 {
 	__m128i h = _mm_max_epu16(_mm256_castsi256_si128(m), _mm256_extracti128_si256(m, 1));
@@ -110,6 +158,7 @@ static always_inline bool encode_row(uint32_t codec, uint32_t element, const uin
 	uint32_t whole = dim - dim % WIDTH, rest = dim % WIDTH, max, scale;
 	__m256i m = _mm256_setzero_si256(), abs = _mm256_set1_epi16(0x7fff);
 	uint16_t tail[WIDTH], scale16;
+	struct shift shift;
 	__m256 inverse;
 
 	for (uint32_t i = 0; i < whole; i += WIDTH) {
@@ -128,9 +177,14 @@ static always_inline bool encode_row(uint32_t codec, uint32_t element, const uin
 	scale = gpu_codec_scale(codec, element == GPU_ELEMENT_F16 ? _cvtsh_ss((uint16_t)max)
 								  : gpu_bf16_to_f32(max));
 	inverse = _mm256_set1_ps(gpu_codec_inverse(scale));
-	for (uint32_t i = 0; i < whole; i += WIDTH)
-		_mm256_storeu_si256((void *)(codes + i), encode_32(codec, element, load(x + i),
-								   load(x + i + 16), inverse));
+	shift = shift_of(element, scale);
+	for (uint32_t i = 0; i < whole; i += WIDTH) {
+		__m256i x0 = load(x + i), x1 = load(x + i + 16), c;
+
+		if (codec != GPU_CODEC_E4M3 || !shift_32(element, x0, x1, &shift, &c))
+			c = encode_32(codec, element, x0, x1, inverse);
+		_mm256_storeu_si256((void *)(codes + i), c);
+	}
 	if (rest) {
 		_mm256_storeu_si256((void *)tail, encode_32(codec, element, load(tail),
 							    load(tail + 16), inverse));
@@ -204,6 +258,20 @@ static always_inline __m256i decode_16(uint32_t codec, uint32_t element, __m128i
 	return _mm256_permute4x64_epi64(_mm256_packus_epi32(a, b), 0xd8);
 }
 
+/* shift_32()'s way back, for bf16; false: a code is subnormal or 0. */
+static always_inline bool unshift_16(__m128i codes, __m256i exponent, __m256i *ret_y)
+{
+	__m256i w = _mm256_cvtepu8_epi16(codes);
+	__m256i m = _mm256_and_si256(w, _mm256_set1_epi16(0x7f));
+	__m256i small = _mm256_cmpgt_epi16(_mm256_set1_epi16(8), m);
+
+	if (!_mm256_testz_si256(small, small))
+		return false;
+	*ret_y = _mm256_or_si256(_mm256_add_epi16(_mm256_slli_epi16(m, 4), exponent),
+				 _mm256_slli_epi16(_mm256_srli_epi16(w, 7), 15));
+	return true;
+}
+
 static always_inline void decode_row(uint32_t codec, uint32_t element, uint16_t *y, uint32_t dim,
 				     const uint8_t *codes, uint32_t scale)
 {
@@ -211,10 +279,19 @@ static always_inline void decode_row(uint32_t codec, uint32_t element, uint16_t 
 	__m256 by =
 		_mm256_set1_ps(gpu_bf16_to_f32(scale) * (codec == GPU_CODEC_E4M3 ? 256.0f : 1.0f));
 
-	for (uint32_t i = 0; i < whole; i += 16)
-		_mm256_storeu_si256(
-			(void *)(y + i),
-			decode_16(codec, element, _mm_loadu_si128((const void *)(codes + i)), by));
+	/* A power of two whose products with codes from 2^-6 on are normal numbers. */
+	bool power = codec == GPU_CODEC_E4M3 && element == GPU_ELEMENT_BF16 && scale % 128 == 0 &&
+		     scale >> 7 >= 8 && scale >> 7 < 247;
+	__m256i exponent = _mm256_set1_epi16((short)(((int)(scale >> 7) - 7) * 128));
+
+	for (uint32_t i = 0; i < whole; i += 16) {
+		__m128i c = _mm_loadu_si128((const void *)(codes + i));
+		__m256i out;
+
+		if (!power || !unshift_16(c, exponent, &out))
+			out = decode_16(codec, element, c, by);
+		_mm256_storeu_si256((void *)(y + i), out);
+	}
 	if (rest) {
 		uint8_t tail[16] = { 0 };
 		uint16_t out[16];

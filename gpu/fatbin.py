@@ -23,7 +23,8 @@ def compile_all(nvcc: str, root: str, source: str, fatbin: Path) -> str:
     for target in TARGETS:
         command += ["-gencode", f"arch=compute_{target},code=sm_{target}"]
     command += ["-gencode", f"arch=compute_{PTX},code=compute_{PTX}", source, "-o", str(fatbin)]
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                          check=False)
     if done.returncode != 0:
         sys.exit(done.stdout)
     return done.stdout
@@ -41,7 +42,8 @@ def table_of(said: str, names: list[str]) -> tuple[str, bool]:
             spilled[key] = spilled.get(key, 0) + int(m[1]) + int(m[2])
         elif m := re.search(r"Used (\d+) registers", line):
             registers[key] = int(m[1])
-    lines = ["kernels: registers per thread, bytes spilled" + "".join(f"{'sm_' + t:>12}" for t in TARGETS)]
+    head = "kernels: registers per thread, bytes spilled"
+    lines = [head + "".join(f"{'sm_' + t:>12}" for t in TARGETS)]
     fine = True
     for name in names:
         line = f"    {name:40}"
@@ -74,7 +76,8 @@ def as_c(data: bytes) -> str:
 def main() -> None:
     nvcc, root, source, out, text = sys.argv[1:]
     fatbin = Path(out).with_suffix(".fatbin")
-    names = re.findall(r"X\((gpu_kernel_\w+)\)", (Path(root) / "gpu/kernels.h").read_text(encoding="utf-8"))
+    contract = (Path(root) / "gpu/kernels.h").read_text(encoding="utf-8")
+    names = re.findall(r"X\((gpu_kernel_\w+)\)", contract)
     table, fine = table_of(compile_all(nvcc, root, source, fatbin), names)
     sys.stdout.write(table)
     if not fine:

@@ -1,12 +1,12 @@
 /*
- * kernels.cu - gather, scatter, coding and checksums on a GPU; gpu/kernels.h says what they compute.
+ * kernels.cu - gather, scatter, coding and checksums on a GPU; gpu/kernels.h says what they do.
  *
- * One warp takes one tile of work at a time, and warps share nothing but the words that results are
- * added to.  So grids of any size work: a small one on a stream of low priority moves blocks without
- * taking the machine from an engine.  Everything is read once, written once, and not kept in caches.
+ * One warp takes one tile of work at a time, and warps share nothing but the words that results
+ * are added to.  So grids of any size work: a small one on a stream of low priority moves blocks
+ * without taking the device from an engine.  All is read once, written once, and not kept in caches.
  *
- * A file that host compilers take too (tests/kernels), and C++ only as far as that saves writing the
- * same function for each type.
+ * A file that host compilers take too (tests/kernels), and C++ only as far as that saves writing
+ * the same function for each type.
  */
 #include "gpu/kernels.h"
 
@@ -112,8 +112,8 @@ KERNEL gpu_kernel_scatter(struct gpu_layout l, const uint32_t *ids, uint32_t n, 
 /*
  * A row is taken by the least power of two of lanes, `width`, that holds it with 8 elements per
  * lane, or by the whole warp in turns; so a warp takes 32 / width rows at a time, and ROUNDS of
- * those are in flight, which is what registers allow.  Rows whose elements do not lie in vectors are taken one after the other, 2
- * bytes per lane at a time.
+ * those are in flight, which is what registers allow.  Rows whose elements do not lie in vectors
+ * are taken one after the other, 2 bytes per lane at a time.
  */
 #define ROUNDS 2u
 
