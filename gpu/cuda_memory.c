@@ -323,6 +323,20 @@ static int register_parts(struct cuda *c, uint64_t addr, uint64_t len)
 	return 0;
 }
 
+/* Memory is registered once; the driver would refuse it too. */
+static bool pinned_already(const struct cuda *c, uint64_t addr, uint64_t len)
+{
+	struct radix_list *it;
+
+	radix_list_foreach(it, &c->pins) {
+		const struct cuda_pin *pin = radix_list_entry(it, struct cuda_pin, link);
+
+		if (addr < pin->addr + pin->len && pin->addr < addr + len)
+			return true;
+	}
+	return false;
+}
+
 int gpu_cuda_host_pin(struct gpu *g, void *p, uint64_t len)
 {
 	const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), addr = (uintptr_t)p;
@@ -332,7 +346,7 @@ int gpu_cuda_host_pin(struct gpu *g, void *p, uint64_t len)
 	int r;
 
 	if (addr == 0 || len == 0 || addr % page || len % page ||
-	    __builtin_add_overflow(addr, len, &end))
+	    __builtin_add_overflow(addr, len, &end) || pinned_already(c, addr, len))
 		return -EINVAL;
 	r = gpu_cuda_enter(c);
 	if (r < 0)
