@@ -12,7 +12,8 @@
 #include <stdint.h>
 
 struct lookalike_census {
-	uint32_t n_broken; /* rules */
+	uint32_t n_broken;  /* rules */
+	uint32_t n_planned; /* faults that came about */
 	/* What this process holds. */
 	uint32_t n_memories;
 	uint32_t n_handles;

@@ -50,6 +50,7 @@ static void census(struct lookalike_census *ret_census)
 		ret_census->n_retained += contexts[i].n_retained;
 	(void)pthread_mutex_unlock(&lookalike_lock);
 	ret_census->n_broken = lookalike_n_broken();
+	ret_census->n_planned = lookalike_n_planned();
 }
 
 /* Of an entry with several interfaces the newest comes first. */

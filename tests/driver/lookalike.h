@@ -75,6 +75,7 @@ extern struct lookalike_census lookalike_counts; /* under the lock */
 /* Says that `what` is against the rules, and counts it.  Any lock may be held. */
 void lookalike_broken(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 uint32_t lookalike_n_broken(void);
+uint32_t lookalike_n_planned(void);
 /* The result that is planned for this call of an entry, or 0. */
 gpu_cu_result lookalike_planned(const char *symbol);
 /* What is planned for this operation: 0, a result, LOOKALIKE_HANG. */

@@ -22,6 +22,7 @@ const struct lookalike_symbols lookalike_symbols = {
 };
 
 static uint32_t n_broken;
+static uint32_t n_planned;
 
 /* Of faults and sites, since rules are broken with lookalike_lock held and without. */
 static pthread_mutex_t small_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -46,6 +47,16 @@ void lookalike_broken(const char *fmt, ...)
 		abort();
 }
 
+uint32_t lookalike_n_planned(void)
+{
+	uint32_t n;
+
+	(void)pthread_mutex_lock(&small_lock);
+	n = n_planned;
+	(void)pthread_mutex_unlock(&small_lock);
+	return n;
+}
+
 uint32_t lookalike_n_broken(void)
 {
 	return __atomic_load_n(&n_broken, __ATOMIC_RELAXED);
@@ -67,6 +78,7 @@ static int planned(const char *what)
 		if (f->seen == f->nth || (f->onward && f->seen > f->nth))
 			result = f->result;
 	}
+	n_planned += result != 0;
 	(void)pthread_mutex_unlock(&small_lock);
 	return result;
 }
