@@ -1,0 +1,703 @@
+/*
+ * test_lookalike.c - what the look-alike driver does with memory, queues, planned faults and
+ * versions.
+ *
+ * A program of two: called with a descriptor's number it is the second process, which imports it.
+ */
+#include "tests/driver/util.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <time.h>
+
+static const char *self; /* path of this program */
+
+/* ---- finding it ------------------------------------------------------------------------------ */
+
+static const struct {
+	const char *variable;
+	enum gpu_driver_state state;
+} states[] = {
+	{ "devices=1", GPU_DRIVER_OK },
+	{ "devices=0", GPU_DRIVER_NO_DEVICE },
+	{ "stub=1", GPU_DRIVER_STUB },
+	{ "version=11060", GPU_DRIVER_TOO_OLD },
+	{ "fail=init:1:999", GPU_DRIVER_FAILED },
+	{ "fail=cuDriverGetVersion:1:999", GPU_DRIVER_FAILED },
+	{ "fail=device_count:1:3", GPU_DRIVER_FAILED },
+};
+
+START_TEST(each_state_of_a_driver)
+{
+	ck_assert_int_eq((int)load(states[_i].variable, "memory=65536"), (int)states[_i].state);
+}
+END_TEST
+
+START_TEST(entries_by_version)
+{
+	int (*lookup)(const char *, void **, int, uint64_t, int *);
+	void *entry = NULL, *newer = NULL;
+	int status = -1;
+
+	ck_assert_int_eq((int)load("version=13010", ""), GPU_DRIVER_OK);
+	ck_assert_ptr_nonnull(d.copy_batch);
+	lookup = (int (*)(const char *, void **, int, uint64_t, int *))dlsym(d.library,
+									     "cuGetProcAddress_v2");
+	ck_assert_ptr_nonnull(lookup);
+	ck_assert_int_eq(lookup("cuMemCreate", &entry, 10010, 0, &status), GPU_CU_SUCCESS);
+	ck_assert_ptr_null(entry);
+	ck_assert_int_eq(status, 2);
+	ck_assert_int_eq(lookup("cuMemCreatee", &entry, 13000, 0, &status), GPU_CU_SUCCESS);
+	ck_assert_ptr_null(entry);
+	ck_assert_int_eq(status, 1);
+	ck_assert_int_eq(lookup("cuMemCreate", &entry, 10020, 0, &status), GPU_CU_SUCCESS);
+	ck_assert_ptr_nonnull(entry);
+	ck_assert_int_eq(status, 0);
+	/* Above the driver's own. */
+	ck_assert_int_eq(lookup("cuMemCreate", &entry, 13020, 0, &status), GPU_CU_INVALID_VALUE);
+	/* Two interfaces under one name. */
+	ck_assert_int_eq(lookup("cuMemcpyBatchAsync", &entry, 12080, 0, &status), GPU_CU_SUCCESS);
+	ck_assert_int_eq(lookup("cuMemcpyBatchAsync", &newer, 13000, 0, &status), GPU_CU_SUCCESS);
+	ck_assert(entry && newer && entry != newer);
+}
+END_TEST
+
+START_TEST(a_driver_of_12_4_has_no_batches)
+{
+	start("version=12040");
+	ck_assert_ptr_null(d.copy_batch);
+	memset(host, 7, 16);
+	ok(d.copy(device, addr_of(host), 16, stream));
+	ok(d.stream_sync(stream));
+	stop();
+}
+END_TEST
+
+START_TEST(devices_and_their_names)
+{
+	struct gpu_cu_uuid a, b;
+	char name[64] = "";
+	int n = 0, device_b = -1, value = 0;
+
+	ck_assert_int_eq((int)load("devices=3", ""), GPU_DRIVER_OK);
+	ok(d.device_count(&n));
+	ck_assert_int_eq(n, 3);
+	ok(d.device_get(&device_b, 2));
+	ck_assert_int_eq(d.device_get(&device_b, 3), GPU_CU_INVALID_DEVICE);
+	ok(d.device_uuid(&a, 0));
+	ok(d.device_uuid(&b, 2));
+	ck_assert_mem_ne(&a, &b, sizeof(a));
+	ok(d.device_name(name, sizeof(name), 1));
+	ck_assert_str_eq(name, "Look-alike 1");
+	ok(d.device_attribute(&value, GPU_CU_CAN_USE_64_BIT_STREAM_MEM_OPS, 0));
+	ck_assert_int_eq(value, 1);
+}
+END_TEST
+
+/* As where some devices are hidden from a process. */
+START_TEST(a_device_keeps_its_uuid_under_another_number)
+{
+	struct gpu_cu_uuid id;
+
+	ck_assert_int_eq((int)load("devices=1,first=2", ""), GPU_DRIVER_OK);
+	ok(d.device_uuid(&id, 0));
+	ck_assert_uint_eq(id.b[15], 2);
+}
+END_TEST
+
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+START_TEST(memory_has_an_end)
+{
+	gpu_cu_memory a, b;
+	size_t n_free = 0, total = 0;
+
+	start_bare("memory=131072");
+	ok(d.mem_create(&a, UNIT, &prop, 0));
+	ok(d.mem_info(&n_free, &total));
+	ck_assert_uint_eq(n_free, UNIT);
+	ck_assert_uint_eq(total, LEN);
+	ck_assert_int_eq(d.mem_create(&b, LEN, &prop, 0), GPU_CU_OUT_OF_MEMORY);
+	ok(d.mem_create(&b, UNIT, &prop, 0));
+	ok(d.mem_release(a));
+	ok(d.mem_release(b));
+	ok(d.mem_info(&n_free, &total));
+	ck_assert_uint_eq(n_free, LEN);
+	ok(d.context_release(0));
+	holds_nothing();
+	ck_assert_uint_eq(census().n_broken, 0);
+}
+END_TEST
+
+/* A copy over the border of two allocations that lie side by side. */
+START_TEST(allocations_side_by_side_are_one_range)
+{
+	gpu_cu_memory parts[2];
+	uint8_t *p;
+
+	start_bare("");
+	ok(d.stream_new(&stream, GPU_CU_STREAM_NON_BLOCKING, 0));
+	ok(d.address_reserve(&device, LEN, 0, 0, 0));
+	for (uint32_t i = 0; i < 2; i++) {
+		ok(d.mem_create(&parts[i], UNIT, &prop, 0));
+		ok(d.mem_map(device + i * UNIT, UNIT, 0, parts[i], 0));
+		ok(d.mem_release(parts[i])); /* mapped: it stays */
+	}
+	ok(d.mem_access(device, LEN, &access_all, 1));
+	p = pages();
+	ok(d.host_register(p, UNIT, both));
+	memset(p, 0x3c, 4096);
+	ok(d.copy(device + UNIT - 2048, addr_of(p), 4096, stream));
+	ok(d.copy(addr_of(p) + 8192, device + UNIT - 2048, 4096, stream));
+	ok(d.stream_sync(stream));
+	ck_assert(all_are(p + 8192, 4096, 0x3c));
+	ok(d.mem_unmap(device, LEN));
+	ok(d.address_free(device, LEN));
+	ok(d.host_unregister(p));
+	ok(d.stream_free(stream));
+	ok(d.context_release(0));
+	holds_nothing();
+	ck_assert_uint_eq(census().n_broken, 0);
+}
+END_TEST
+
+START_TEST(kernels_on_the_cpu_see_device_memory_unless_strict)
+{
+	start("strict=0");
+	memset(host, 0x11, 64);
+	ok(d.copy(device, addr_of(host), 64, stream));
+	ok(d.stream_sync(stream));
+	ck_assert_mem_eq((const void *)(uintptr_t)device, host, 64);
+	stop();
+}
+END_TEST
+
+START_TEST(a_load_of_the_cpu_ends_the_process_when_strict)
+{
+	start("strict=1");
+	/* Expected to be killed by the read. */
+	ck_assert_uint_eq(*(volatile uint8_t *)(uintptr_t)device, 0);
+}
+END_TEST
+
+static gpu_cu_memory import(int fd)
+{
+	gpu_cu_memory m = 0;
+
+	ok(d.mem_import(&m, (void *)(intptr_t)fd, GPU_CU_MEM_HANDLE_POSIX_FD));
+	return m;
+}
+
+START_TEST(what_is_no_memory_is_not_imported)
+{
+	const int fds[] = { memfd_create("lookalike-7", MFD_CLOEXEC), open("/dev/null", O_RDWR),
+			    memfd_create("something", MFD_CLOEXEC), 9999 };
+	gpu_cu_memory m;
+
+	start("");
+	ck_assert_int_eq(ftruncate(fds[0], UNIT), 0);
+	ck_assert_int_eq(ftruncate(fds[2], UNIT), 0);
+	for (size_t i = 0; i < radix_array_size(fds); i++)
+		ck_assert_int_eq(
+			d.mem_import(&m, (void *)(intptr_t)fds[i], GPU_CU_MEM_HANDLE_POSIX_FD),
+			GPU_CU_INVALID_VALUE);
+	/* A descriptor may come from anybody: that is no broken rule. */
+	ck_assert_uint_eq(census().n_broken, 0);
+	stop();
+}
+END_TEST
+
+static int second_fd;
+
+/* In the second process: sees 0x5a, leaves 0xa5. */
+START_TEST(second)
+{
+	gpu_cu_memory m;
+
+	start("");
+	m = import(second_fd);
+	ok(d.mem_unmap(device, LEN));
+	ok(d.mem_map(device, LEN, 0, m, 0));
+	ok(d.mem_access(device, LEN, &access_all, 1));
+	ok(d.mem_release(m));
+	ok(d.copy(addr_of(host), device + UNIT, UNIT, stream));
+	ok(d.stream_sync(stream));
+	ck_assert(all_are(host, UNIT, 0x5a));
+	memset(host, 0xa5, UNIT);
+	ok(d.copy(device + UNIT, addr_of(host), UNIT, stream));
+	ok(d.stream_sync(stream));
+	ck_assert_uint_eq(census().n_broken, 0);
+	stop();
+}
+END_TEST
+
+static int run_second(int fd)
+{
+	char number[16];
+	int status = -1;
+	pid_t pid;
+
+	(void)snprintf(number, sizeof(number), "%d", fd);
+	pid = fork();
+	if (pid == 0) {
+		(void)execl(self, self, number, NULL);
+		_exit(127);
+	}
+	ck_assert(pid > 0);
+	ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+	return status;
+}
+
+START_TEST(another_process_imports_the_descriptor)
+{
+	uint8_t *p;
+	int fd = -1;
+
+	start("");
+	memset(host, 0x5a, UNIT);
+	ok(d.copy(device + UNIT, addr_of(host), UNIT, stream));
+	ok(d.stream_sync(stream));
+	ok(d.mem_export(&fd, memory, GPU_CU_MEM_HANDLE_POSIX_FD, 0));
+	p = mmap(NULL, LEN, PROT_READ, MAP_SHARED, fd, 0);
+	ck_assert(p != MAP_FAILED);
+	ck_assert(all_are(p + UNIT, UNIT, 0x5a));
+	ck_assert_int_eq(run_second(fd), 0);
+	ck_assert(all_are(p + UNIT, UNIT, 0xa5));
+	ck_assert_int_eq(munmap(p, LEN), 0);
+	ck_assert_int_eq(close(fd), 0);
+	stop();
+}
+END_TEST
+
+START_TEST(a_descriptor_keeps_the_memory)
+{
+	gpu_cu_memory m;
+	int fd = -1;
+
+	start("");
+	ok(d.set_bytes(device, 0x77, LEN, stream));
+	ok(d.stream_sync(stream));
+	ok(d.mem_export(&fd, memory, GPU_CU_MEM_HANDLE_POSIX_FD, 0));
+	ok(d.mem_unmap(device, LEN));
+	ok(d.mem_release(memory));
+	ck_assert_uint_eq(census().n_memories, 0);
+	m = import(fd);
+	ck_assert_int_eq(close(fd), 0);
+	memory = m;
+	ok(d.mem_map(device, LEN, 0, memory, 0));
+	ok(d.mem_access(device, LEN, &access_all, 1));
+	ok(d.copy(addr_of(host), device, UNIT, stream));
+	ok(d.stream_sync(stream));
+	ck_assert(all_are(host, UNIT, 0x77));
+	stop();
+}
+END_TEST
+
+/* ---- queues ---------------------------------------------------------------------------------- */
+
+struct order {
+	uint32_t n;
+	uint32_t seen[8];
+};
+
+static struct order order;
+
+/* Runs on the stream's thread; the test looks after it has waited for the stream. */
+static void note(void *arg)
+{
+	order.seen[order.n++] = (uint32_t)(uintptr_t)arg;
+}
+
+START_TEST(a_queue_keeps_its_order)
+{
+	uint64_t *word;
+
+	start("latency_us=200");
+	word = (uint64_t *)(void *)(host + 32768);
+	for (uintptr_t i = 0; i < 8; i++) {
+		memset(host + i * 64, (int)i + 1, 64);
+		ok(d.copy(device, addr_of(host) + i * 64, 64, stream));
+		ok(d.copy(addr_of(host) + 4096 + i * 64, device, 64, stream));
+		ok(d.stream_call(stream, note, (void *)i));
+	}
+	ok(d.stream_write(stream, addr_of(word), 99, 0));
+	ck_assert_int_eq(d.stream_query(stream), GPU_CU_NOT_READY);
+	ok(d.stream_sync(stream));
+	ok(d.stream_query(stream));
+	ck_assert_uint_eq(*word, 99);
+	ck_assert_uint_eq(order.n, 8);
+	for (uint32_t i = 0; i < 8; i++) {
+		ck_assert_uint_eq(order.seen[i], i);
+		ck_assert(all_are(host + 4096 + i * 64, 64, (uint8_t)(i + 1)));
+	}
+	ck_assert_uint_eq(census().n_broken, 0);
+	stop();
+}
+END_TEST
+
+START_TEST(a_word_comes_after_the_bytes_before_it)
+{
+	const uint64_t *word;
+
+	start("latency_us=20000");
+	word = (const uint64_t *)(const void *)(host + 32768);
+	ok(d.set_bytes(device, 0x42, LEN, stream));
+	ok(d.copy(addr_of(host), device, 4096, stream));
+	ok(d.stream_write(stream, addr_of(word), 5, 0));
+	ck_assert_uint_eq(__atomic_load_n(word, __ATOMIC_ACQUIRE), 0);
+	while (__atomic_load_n(word, __ATOMIC_ACQUIRE) != 5)
+		nap(1);
+	ck_assert(all_are(host, 4096, 0x42));
+	ok(d.stream_sync(stream));
+	stop();
+}
+END_TEST
+
+static uint64_t ms_now(void)
+{
+	struct timespec t;
+
+	(void)clock_gettime(CLOCK_MONOTONIC, &t);
+	return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
+}
+
+START_TEST(copies_take_their_time)
+{
+	const uint64_t begin = ms_now();
+
+	start("latency_us=30000");
+	ok(d.copy(device, addr_of(host), 64, stream));
+	ok(d.copy(device, addr_of(host), 64, stream));
+	ok(d.stream_sync(stream));
+	ck_assert_uint_ge(ms_now() - begin, 59);
+	stop();
+}
+END_TEST
+
+static void batch(gpu_cu_stream s, uint32_t n)
+{
+	struct gpu_cu_memcpy_attr attr = { .src_order = GPU_CU_MEMCPY_SRC_ORDER_STREAM };
+	gpu_cu_ptr dsts[64], srcs[64];
+	size_t lens[64], from = 0, failed = 0;
+
+	for (uint32_t i = 0; i < n; i++) {
+		dsts[i] = device + i * 512;
+		srcs[i] = addr_of(host) + i * 512;
+		lens[i] = 512;
+	}
+	ok(d.copy_batch(dsts, srcs, lens, n, &attr, &from, 1, &failed, s));
+	ck_assert_uint_eq(failed, SIZE_MAX);
+}
+
+START_TEST(a_batch_moves_all_of_its_copies)
+{
+	start("reorder=42");
+	for (uint32_t i = 0; i < UNIT; i++)
+		host[i] = (uint8_t)(i / 512 * 3 + 1);
+	batch(stream, 64);
+	ok(d.stream_sync(stream));
+	ck_assert_mem_eq((const void *)(uintptr_t)device, host, 64 * 512);
+	ck_assert_uint_eq(census().n_batches, 1);
+	ck_assert_uint_eq(census().n_copies, 64);
+	stop();
+}
+END_TEST
+
+/* The third copy never ends: what came before it in the queue's order is there, the rest is not. */
+static uint32_t landed(const char *variable)
+{
+	uint32_t mask = 0;
+
+	start(variable);
+	memset(host, 1, UNIT);
+	ok(d.set_bytes(device, 0, LEN, stream));
+	ok(d.stream_sync(stream));
+	batch(stream, 32);
+	nap(50);
+	for (uint32_t i = 0; i < 32; i++)
+		mask |= (uint32_t)(*(volatile uint8_t *)(uintptr_t)(device + i * 512)) << i;
+	return mask;
+}
+
+START_TEST(a_batch_has_an_order_without_a_seed)
+{
+	ck_assert_uint_eq(landed("op=copy:9:hang"), 0xff);
+}
+END_TEST
+
+START_TEST(a_batch_has_no_order_with_a_seed)
+{
+	const uint32_t mask = landed("op=copy:20:hang,reorder=7");
+
+	ck_assert_uint_ne(mask, 0);
+	ck_assert_uint_ne(mask, 0x7ffff);
+	ck_assert_uint_eq(mask & 0x80000, 0);
+}
+END_TEST
+
+/* ---- poison ---------------------------------------------------------------------------------- */
+
+START_TEST(poison_is_seen_before_and_gone_after)
+{
+	start("poison=1,latency_us=50000");
+	memset(host, 0x33, 4096);
+	ok(d.copy(device, addr_of(host), 4096, stream));
+	ck_assert(all_are((const uint8_t *)(uintptr_t)device, 4096, 0xDB));
+	ok(d.stream_sync(stream));
+	ck_assert(all_are((const uint8_t *)(uintptr_t)device, 4096, 0x33));
+	ok(d.copy(addr_of(host) + 8192, device, 4096, stream));
+	ck_assert(all_are(host + 8192, 4096, 0xDB));
+	ok(d.stream_sync(stream));
+	ck_assert(all_are(host + 8192, 4096, 0x33));
+	ck_assert_uint_eq(census().n_broken, 0);
+	stop();
+}
+END_TEST
+
+START_TEST(poison_leaves_what_the_queue_still_needs)
+{
+	start("poison=1,latency_us=5000");
+	memset(host, 0x33, 4096);
+	ok(d.copy(device, addr_of(host), 4096, stream));
+	ok(d.copy(addr_of(host) + 8192, device, 4096, stream)); /* reads what the first wrote */
+	ok(d.set_bytes(device, 0x44, 4096, stream));            /* and then it is written again */
+	ok(d.stream_sync(stream));
+	ck_assert(all_are(host + 8192, 4096, 0x33));
+	ck_assert(all_are((const uint8_t *)(uintptr_t)device, 4096, 0x44));
+	stop();
+}
+END_TEST
+
+/* Whoever writes to what another queue still reads, without waiting for it, sees wrong bytes. */
+START_TEST(poison_shows_a_queue_that_was_not_waited_for)
+{
+	gpu_cu_stream other;
+
+	start("poison=1,latency_us=50000");
+	ok(d.stream_new(&other, GPU_CU_STREAM_NON_BLOCKING, 0));
+	memset(host, 0x33, 4096);
+	ok(d.copy(device, addr_of(host), 4096, stream));
+	ok(d.stream_sync(stream));
+	ok(d.copy(addr_of(host) + 8192, device, 4096, stream));
+	ok(d.copy(device, addr_of(host) + 4096, 4096, other));
+	ok(d.stream_sync(stream));
+	ck_assert(!all_are(host + 8192, 4096, 0x33));
+	ok(d.stream_sync(other));
+	ok(d.stream_free(other));
+	stop();
+}
+END_TEST
+
+START_TEST(new_memory_is_not_clean)
+{
+	start("poison=1");
+	ok(d.copy(addr_of(host), device, 64, stream));
+	ok(d.stream_sync(stream));
+	ck_assert(all_are(host, 64, 0xA5));
+	stop();
+}
+END_TEST
+
+/* ---- faults ---------------------------------------------------------------------------------- */
+
+START_TEST(an_entry_fails_at_the_nth_call_and_at_no_other)
+{
+	gpu_cu_memory m;
+
+	start("fail=mem_create:3:2+cuMemRelease:1:999");
+	ok(d.mem_create(&m, UNIT, &prop, 0));
+	ck_assert_int_eq(d.mem_release(m), GPU_CU_UNKNOWN);
+	ok(d.mem_release(m));
+	ck_assert_int_eq(d.mem_create(&m, UNIT, &prop, 0), GPU_CU_OUT_OF_MEMORY);
+	ok(d.mem_create(&m, UNIT, &prop, 0));
+	ok(d.mem_release(m));
+	ck_assert_uint_eq(census().n_broken, 0);
+	stop();
+}
+END_TEST
+
+START_TEST(an_entry_fails_from_the_nth_call_on)
+{
+	size_t n_free, total;
+
+	start("fail=mem_info:2-:999");
+	ok(d.mem_info(&n_free, &total));
+	for (int i = 0; i < 3; i++)
+		ck_assert_int_eq(d.mem_info(&n_free, &total), GPU_CU_UNKNOWN);
+	stop();
+}
+END_TEST
+
+static const struct {
+	const char *variable;
+	gpu_cu_result result;
+} ops[] = {
+	{ "op=copy:1:719", GPU_CU_LAUNCH_FAILED },
+	{ "op=set:1:700", GPU_CU_ILLEGAL_ADDRESS },
+	{ "op=write:1:719", GPU_CU_LAUNCH_FAILED },
+	{ "op=call:1:214", GPU_CU_ECC_UNCORRECTABLE },
+};
+
+/* The context may be down when the last of them is asked for. */
+static void queue_one_of_each(gpu_cu_result or_else)
+{
+	const gpu_cu_result results[] = {
+		d.copy(device, addr_of(host), 64, stream),
+		d.set_bytes(device, 0x55, 64, stream),
+		d.stream_write(stream, addr_of(host) + 4096, 1, 0),
+		d.stream_call(stream, note, NULL),
+		d.stream_write(stream, addr_of(host) + 4104, 1, 0),
+	};
+
+	for (size_t i = 0; i < radix_array_size(results); i++)
+		ck_assert(results[i] == GPU_CU_SUCCESS || results[i] == or_else);
+}
+
+START_TEST(a_failed_operation_is_sticky_and_the_queue_is_silent)
+{
+	const gpu_cu_result wanted = ops[_i].result;
+	gpu_cu_stream other;
+	gpu_cu_result r;
+	size_t n_free, total;
+
+	start(ops[_i].variable);
+	ok(d.stream_new(&other, GPU_CU_STREAM_NON_BLOCKING, 0));
+	queue_one_of_each(wanted);
+	while ((r = d.stream_query(stream)) == GPU_CU_NOT_READY)
+		nap(1);
+	ck_assert_int_eq(r, wanted);
+	nap(20);
+	ck_assert_uint_eq(host[4104], 0); /* nobody was told */
+	/* All of the context says so, and goes on saying it. */
+	ck_assert_int_eq(d.stream_query(other), wanted);
+	ck_assert_int_eq(d.stream_sync(stream), wanted);
+	ck_assert_int_eq(d.mem_info(&n_free, &total), wanted);
+	ck_assert_int_eq(d.copy(device, addr_of(host), 64, other), wanted);
+	/* What was taken can be given back. */
+	ck_assert_int_eq(d.stream_free(other), wanted);
+	ck_assert_int_eq(d.stream_free(stream), wanted);
+	ck_assert_int_eq(d.host_unregister(host), wanted);
+	ok(d.mem_unmap(device, LEN));
+	ok(d.address_free(device, LEN));
+	ok(d.mem_release(memory));
+	ok(d.context_release(0));
+	holds_nothing();
+	ck_assert_uint_eq(census().n_broken, 0);
+}
+END_TEST
+
+START_TEST(a_hanging_operation_never_ends)
+{
+	start("op=copy:2:hang");
+	ok(d.copy(device, addr_of(host), 64, stream));
+	ok(d.copy(device + 64, addr_of(host), 64, stream));
+	ok(d.stream_write(stream, addr_of(host) + 4096, 1, 0));
+	nap(100);
+	ck_assert_int_eq(d.stream_query(stream), GPU_CU_NOT_READY);
+	ck_assert_uint_eq(host[4096], 0);
+	ok(d.stream_free(stream));
+	nap(20);
+	ck_assert_uint_eq(host[4096], 0);
+	ok(d.mem_unmap(device, LEN));
+	ok(d.address_free(device, LEN));
+	ok(d.mem_release(memory));
+	ok(d.host_unregister(host));
+	ok(d.context_release(0));
+	holds_nothing();
+}
+END_TEST
+
+/* ---- trace ----------------------------------------------------------------------------------- */
+
+START_TEST(each_call_site_is_written_once)
+{
+	char path[] = "/tmp/lookalike-XXXXXX", variable[64], line[512];
+	int fd = mkstemp(path), n = 0;
+	FILE *f;
+
+	ck_assert(fd >= 0);
+	ck_assert_int_eq(close(fd), 0);
+	(void)snprintf(variable, sizeof(variable), "trace=%s", path);
+	start(variable);
+	for (int i = 0; i < 5; i++)
+		ck_assert_int_eq(d.stream_query(stream), 0);
+	ck_assert_int_eq(d.stream_query(stream), 0);
+	f = fopen(path, "re");
+	ck_assert_ptr_nonnull(f);
+	while (fgets(line, sizeof(line), f))
+		n += strncmp(line, "cuStreamQuery ", 14) == 0 && strstr(line, "test_lookalike+0x");
+	ck_assert_int_eq(fclose(f), 0);
+	ck_assert_int_eq(unlink(path), 0);
+	ck_assert_int_eq(n, 2);
+	stop();
+}
+END_TEST
+
+/* ---- main ------------------------------------------------------------------------------------ */
+
+static Suite *suite(void)
+{
+	Suite *s = suite_create("lookalike");
+	TCase *t = tcase_create("all");
+
+	tcase_set_timeout(t, 60);
+	tcase_add_loop_test(t, each_state_of_a_driver, 0, (int)radix_array_size(states));
+	tcase_add_test(t, entries_by_version);
+	tcase_add_test(t, a_driver_of_12_4_has_no_batches);
+	tcase_add_test(t, devices_and_their_names);
+	tcase_add_test(t, a_device_keeps_its_uuid_under_another_number);
+	tcase_add_test(t, memory_has_an_end);
+	tcase_add_test(t, allocations_side_by_side_are_one_range);
+	tcase_add_test(t, kernels_on_the_cpu_see_device_memory_unless_strict);
+	tcase_add_test_raise_signal(t, a_load_of_the_cpu_ends_the_process_when_strict, SIGSEGV);
+	tcase_add_test(t, what_is_no_memory_is_not_imported);
+	tcase_add_test(t, another_process_imports_the_descriptor);
+	tcase_add_test(t, a_descriptor_keeps_the_memory);
+	tcase_add_test(t, a_queue_keeps_its_order);
+	tcase_add_test(t, a_word_comes_after_the_bytes_before_it);
+	tcase_add_test(t, copies_take_their_time);
+	tcase_add_test(t, a_batch_moves_all_of_its_copies);
+	tcase_add_test(t, a_batch_has_an_order_without_a_seed);
+	tcase_add_test(t, a_batch_has_no_order_with_a_seed);
+	tcase_add_test(t, poison_is_seen_before_and_gone_after);
+	tcase_add_test(t, poison_leaves_what_the_queue_still_needs);
+	tcase_add_test(t, poison_shows_a_queue_that_was_not_waited_for);
+	tcase_add_test(t, new_memory_is_not_clean);
+	tcase_add_test(t, an_entry_fails_at_the_nth_call_and_at_no_other);
+	tcase_add_test(t, an_entry_fails_from_the_nth_call_on);
+	tcase_add_loop_test(t, a_failed_operation_is_sticky_and_the_queue_is_silent, 0,
+			    (int)radix_array_size(ops));
+	tcase_add_test(t, a_hanging_operation_never_ends);
+	tcase_add_test(t, each_call_site_is_written_once);
+	suite_add_tcase(s, t);
+	return s;
+}
+
+/* The first process' protocol is not the second one's business. */
+static Suite *suite_second(void)
+{
+	Suite *s = suite_create("second");
+	TCase *t = tcase_create("all");
+
+	(void)unsetenv("CK_TAP_LOG_FILE_NAME");
+	tcase_add_test(t, second);
+	suite_add_tcase(s, t);
+	return s;
+}
+
+int main(int argc, char **argv)
+{
+	SRunner *sr;
+	int failed;
+
+	self = argv[0];
+	if (argc == 2)
+		second_fd = (int)strtol(argv[1], NULL, 10);
+	sr = srunner_create(argc == 2 ? suite_second() : suite());
+	srunner_set_fork_status(sr, CK_FORK);
+	srunner_run_all(sr, argc == 2 ? CK_SILENT : CK_ENV);
+	failed = srunner_ntests_failed(sr);
+	srunner_free(sr);
+	return failed == 0 ? 0 : 1;
+}
