@@ -1,9 +1,9 @@
 /*
  * copies.c - the entries that put something into a queue, and what they refuse.
  *
- * What an operation reaches is looked at when it is asked for, and again when it runs.  The bytes on
- * the side of the process must be registered: a real driver copies others too, but with the
- * program standing still, which is what nobody wants who asks for asynchronous copies.
+ * What an operation reaches is looked at when it is asked for, and again when it runs.  Memory of
+ * the process must be registered: a real driver copies other memory too, but makes the program wait
+ * meanwhile, which nobody wants who asks for asynchronous copies.
  */
 #include "tests/driver/lookalike.h"
 

@@ -180,7 +180,7 @@ static bool host_begin(gpu_cu_context ctx, uint64_t addr, uint64_t len,
 bool lookalike_span_begin(gpu_cu_context ctx, uint64_t addr, uint64_t len, bool write,
 			  struct lookalike_span *ret_span, const char **ret_reason)
 {
-	if (lookalike_is_device(addr))
+	if (lookalike_is_device(addr, 1))
 		return lookalike_memory_begin(ctx->device, addr, len, write, ret_span, ret_reason);
 	return host_begin(ctx, addr, len, ret_span, ret_reason);
 }
@@ -192,6 +192,11 @@ bool lookalike_reachable(gpu_cu_context ctx, uint64_t addr, uint64_t len, bool w
 
 	if (len > UINT64_MAX - addr) {
 		*ret_reason = "it goes beyond the last address";
+		return false;
+	}
+	/* What lies behind a range of device addresses is another thing, whatever it is. */
+	if (len > 0 && lookalike_is_device(addr, 1) && !lookalike_is_device(addr, len)) {
+		*ret_reason = "it goes beyond the addresses that were reserved in one call";
 		return false;
 	}
 	while (len > 0) {

@@ -156,7 +156,7 @@ static inline bool lookalike_inside(uint64_t a, uint64_t a_len, uint64_t b, uint
 }
 
 /* With the lock held, these five. */
-bool lookalike_is_device(uint64_t addr); /* reserved, at least */
+bool lookalike_is_device(uint64_t addr, uint64_t len); /* reserved by one call, at least */
 /* What `device` may reach there; it stays until lookalike_span_end(). */
 bool lookalike_memory_begin(int device, uint64_t addr, uint64_t len, bool write,
 			    struct lookalike_span *ret_span, const char **ret_reason);

@@ -640,9 +640,9 @@ void lookalike_open_addresses(bool open)
 
 /* ---- for operations -------------------------------------------------------------------------- */
 
-bool lookalike_is_device(uint64_t addr)
+bool lookalike_is_device(uint64_t addr, uint64_t len)
 {
-	return range_of(addr, 1) != NULL;
+	return range_of(addr, len) != NULL;
 }
 
 bool lookalike_memory_begin(int device, uint64_t addr, uint64_t len, bool write,

@@ -51,9 +51,9 @@ static uint64_t now_ns(void)
 /* Of `op`: into a device, out of one, or within. */
 static uint32_t direction(const struct lookalike_piece *p, enum lookalike_kind kind)
 {
-	if (!lookalike_is_device(p->dst))
+	if (!lookalike_is_device(p->dst, 1))
 		return 1;
-	return kind == LOOKALIKE_COPY && !lookalike_is_device(p->src) ? 0 : 2;
+	return kind == LOOKALIKE_COPY && !lookalike_is_device(p->src, 1) ? 0 : 2;
 }
 
 /* When it is done, by the device's clock. */

@@ -232,6 +232,24 @@ START_TEST(streams)
 }
 END_TEST
 
+/* Memory of the process right behind a device's addresses makes them no longer. */
+START_TEST(what_lies_behind_device_addresses)
+{
+	uint8_t *p;
+
+	start("");
+	p = mmap((void *)(uintptr_t)(device + LEN), UNIT, PROT_READ | PROT_WRITE,
+		 MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	ck_assert(p != MAP_FAILED);
+	ok(d.host_register(p, UNIT, both));
+	breaks(d.copy(device + LEN - 32, addr_of(host), 64, stream), GPU_CU_INVALID_VALUE);
+	ok(d.copy(device + LEN - 64, addr_of(host), 64, stream));
+	ok(d.stream_sync(stream));
+	ok(d.host_unregister(p));
+	stop();
+}
+END_TEST
+
 START_TEST(what_an_operation_may_reach)
 {
 	struct gpu_cu_access_desc desc = access_all;
@@ -387,6 +405,7 @@ static Suite *suite(void)
 	tcase_add_test(t, mappings);
 	tcase_add_test(t, registered_memory);
 	tcase_add_test(t, streams);
+	tcase_add_test(t, what_lies_behind_device_addresses);
 	tcase_add_test(t, what_an_operation_may_reach);
 	tcase_add_test(t, another_device_has_no_access);
 	tcase_add_test(t, batches);
