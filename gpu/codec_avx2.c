@@ -96,9 +96,9 @@ static always_inline __m256i encode_32(uint32_t codec, uint32_t element, __m256i
 }
 
 /*
- * What e4m3 takes of a row at once: its scale is a power of two, so that an element's code is its own
- * bits, with another exponent and rounded to three bits of fraction.  Not for elements that are
- * subnormal, or become so, or are 0: those are below `least`.
+ * A short way for e4m3, whose scales are powers of two: an element's code is its own bits, with
+ * another exponent and rounded to three bits of fraction.  Not for elements that are subnormal, or
+ * become so, or are 0: those are below `least`.
  */
 struct shift {
 	__m256i add;   /* to the exponent, and what rounds */

@@ -3,7 +3,7 @@
  *
  * One warp takes one tile of work at a time, and warps share nothing but the words that results
  * are added to.  So grids of any size work: a small one on a stream of low priority moves blocks
- * without taking the device from an engine.  All is read once, written once, and not kept in caches.
+ * without taking the device from an engine.  All is read once, written once, and kept in no cache.
  *
  * A file that host compilers take too (tests/kernels), and C++ only as far as that saves writing
  * the same function for each type.

@@ -43,7 +43,8 @@
  * wrote for such a block means nothing; the block has to be kept as it is.
  *
  * Checksum.  128 bits over a string of n bytes, which for a block is its pieces one after the
- * other, wherever they lie.  The string is cut into stripes of 1 KiB, the last filled up with zeros.
+ * other, wherever they lie.  The string is cut into stripes of 1 KiB, the last one filled up with
+ * zeros.
  * With the 256 words w of 32 bits of a stripe, keys k and sums modulo 2^64
  *     A = sum over even j of (w[j] + k[j]    ) * (w[j + 1] + k[j + 1])     (inner sums modulo 2^32)
  *     B = sum over even j of (w[j] + k[j + 4]) * (w[j + 1] + k[j + 5])

@@ -6,8 +6,8 @@
  *
  * Ways that are compared take turns round by round, and ratios are the median of those of the
  * rounds.  Buffers are far larger than caches.  The last table says what the codecs cost in
- * precision, with a scale for each token and head as the format has it, and with one for each head of
- * a piece: that is the same code over rows that are as long as all tokens of a head.
+ * precision, with a scale for each token and head as the format has it, and with one for each head
+ * of a piece: that is the same code over rows that are as long as all tokens of a head.
  */
 #include "gpu/codec.h"
 #include "gpu/codec_number.h"
@@ -20,7 +20,7 @@
 
 #define TOTAL      (UINT64_C(192) << 20)
 #define MAX_ROUNDS 99
-/* What fails the run: far below what is aimed at, which the table says, since neighbours move runs. */
+/* What fails the run: far below what is aimed at, which is printed; neighbours move runs. */
 #define GATE_COPY  0.5
 #define GATE_CODEC 0.2
 #define TOKENS     16u

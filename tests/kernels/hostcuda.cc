@@ -1,8 +1,8 @@
 /*
  * hostcuda.cc - lanes as fibers; see hostcuda.h.
  *
- * A thread that launches for the first time makes 32 fibers, which wait for work and live as long as
- * the thread.  To run a warp each gets the kernel; a fiber comes back to the launching one when its
+ * A thread that launches for the first time makes 32 fibers, which wait for work and live as long
+ * as the thread.  To run a warp each gets the kernel; a fiber comes back to the launching one when its
  * lane is done, or when it waits in a shuffle, and those are resumed once all 32 wait.
  *
  * Switching is a dozen instructions for x86-64: what the library has for it asks the kernel of the

@@ -6,8 +6,8 @@
  * other, since they share nothing: there is no __syncthreads() and no __shared__ here, so a kernel
  * that needs them does not compile before this file has learned them.
  *
- * What is checked on the way: that all lanes of a warp come to the same shuffle.  What is not: races
- * between warps, and what a GPU's weaker memory would make of the program.
+ * What is checked on the way: that all lanes of a warp come to the same shuffle.  What is not:
+ * races between warps, and what a GPU's weaker memory would make of the program.
  */
 #pragma once
 

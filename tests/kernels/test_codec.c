@@ -317,7 +317,8 @@ static void every_half(enum gpu_element element, enum gpu_codec codec)
 			if (codec == GPU_CODEC_E4M3)
 				must(code == nearest_e4m3(scale != 0 ? x / scale : x));
 			else
-				must(fabs((int8_t)code - (scale != 0 ? x / scale : x)) <= 0.5 + 0x1p-16);
+				must(fabs((int8_t)code - (scale != 0 ? x / scale : x)) <=
+				     0.5 + 0x1p-16);
 		}
 	}
 	free(packed);
