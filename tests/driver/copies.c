@@ -220,6 +220,11 @@ gpu_cu_result lookalike_stream_write(gpu_cu_stream stream, gpu_cu_ptr addr, uint
 	r = lookalike_stream_use(call, stream);
 	if (r == GPU_CU_SUCCESS)
 		r = check_side(call, "word", addr, 8, true);
+	if (r == GPU_CU_SUCCESS && !lookalike_is_device(addr, 8) &&
+	    !lookalike_is_device_mapped(addr)) {
+		lookalike_broken("%s: its word was not registered for a device", call);
+		r = GPU_CU_INVALID_VALUE;
+	}
 	if (r == GPU_CU_SUCCESS) {
 		op = lookalike_op_new(LOOKALIKE_WRITE, 0);
 		op->addr = addr;

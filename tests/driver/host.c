@@ -122,7 +122,6 @@ gpu_cu_result lookalike_host_unregister(void *p)
 
 gpu_cu_result lookalike_host_pointer(gpu_cu_ptr *ret_addr, void *p, unsigned flags)
 {
-	const struct registration *r;
 	gpu_cu_result result;
 	gpu_cu_context ctx;
 	bool right;
@@ -134,14 +133,20 @@ gpu_cu_result lookalike_host_pointer(gpu_cu_ptr *ret_addr, void *p, unsigned fla
 	if (!ret_addr || !p || flags != 0)
 		BROKEN(GPU_CU_INVALID_VALUE, "cuMemHostGetDevicePointer: arguments");
 	(void)pthread_mutex_lock(&lookalike_lock);
-	r = registration_at((uintptr_t)p);
-	right = r && (r->flags & GPU_CU_MEMHOSTREGISTER_DEVICEMAP);
+	right = lookalike_is_device_mapped((uintptr_t)p);
 	(void)pthread_mutex_unlock(&lookalike_lock);
 	if (!right)
 		BROKEN(GPU_CU_INVALID_VALUE,
 		       "cuMemHostGetDevicePointer: not registered, or not for a device");
 	*ret_addr = (uintptr_t)p;
 	return GPU_CU_SUCCESS;
+}
+
+bool lookalike_is_device_mapped(uint64_t addr)
+{
+	const struct registration *r = registration_at(addr);
+
+	return r && (r->flags & GPU_CU_MEMHOSTREGISTER_DEVICEMAP);
 }
 
 void lookalike_forget_host(gpu_cu_context ctx)
@@ -168,6 +173,8 @@ static bool host_begin(gpu_cu_context ctx, uint64_t addr, uint64_t len,
 		*ret_reason = "neither device memory nor registered";
 	else if (!lookalike_inside(addr, len, r->addr, r->len))
 		*ret_reason = "it goes beyond what was registered in one call";
+	else if (!is_mapped(addr, len))
+		*ret_reason = "it is registered, but the process has unmapped it";
 	else if (r->ctx != ctx && !(r->flags & GPU_CU_MEMHOSTREGISTER_PORTABLE))
 		*ret_reason = "it was registered for another context";
 	else {

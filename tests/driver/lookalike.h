@@ -4,7 +4,8 @@
  *     config.c    LOOKALIKE, the variable that steers it; devices by number
  *     rules.c     broken rules, planned faults, and the trace of call sites
  *     entries.c   finding entries by name and version; devices and contexts
- *     memory.c    allocations, addresses, and what is mapped where
+ *     memory.c    allocations
+ *     address.c   ranges of addresses, and what is mapped where
  *     host.c      registered memory of the process, and what an operation may reach
  *     streams.c   queues, the threads that run them, and what they run
  *     copies.c    the entries that put something into a queue
@@ -135,7 +136,22 @@ bool lookalike_device_is(int device);
 
 /* ---- memory.c -------------------------------------------------------------------------------- */
 
-struct lookalike_memory; /* an allocation */
+/* An allocation. */
+struct lookalike_memory {
+	int fd;
+	int device;
+	uint32_t n_refs;
+	bool exportable;
+	bool imported; /* another's, or counted already: not in `used` */
+	uint64_t len;
+	uint8_t *alias;
+};
+
+/* With the lock held.  NULL: no such handle. */
+struct lookalike_memory *lookalike_memory_of(gpu_cu_memory handle);
+void lookalike_memory_put(struct lookalike_memory *m);
+
+/* ---- address.c ------------------------------------------------------------------------------- */
 
 /* Where bytes lie that an operation reaches; as far as they lie together. */
 struct lookalike_span {
@@ -172,6 +188,8 @@ bool lookalike_span_begin(gpu_cu_context ctx, uint64_t addr, uint64_t len, bool 
 /* Whether a context may reach all of the range. */
 bool lookalike_reachable(gpu_cu_context ctx, uint64_t addr, uint64_t len, bool write,
 			 const char **ret_reason);
+/* Whether that is registered for loads and stores of a device. */
+bool lookalike_is_device_mapped(uint64_t addr);
 /* What was registered in a context that is gone. */
 void lookalike_forget_host(gpu_cu_context ctx);
 

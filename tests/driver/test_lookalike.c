@@ -1,12 +1,12 @@
 /*
- * test_lookalike.c - what the look-alike driver does with memory, queues, planned faults and
- * versions.
+ * test_lookalike.c - what the look-alike driver does with versions, memory and queues.
  *
  * A program of two: called with a descriptor's number it is the second process, which imports it.
  */
 #include "tests/driver/util.h"
 
 #include <fcntl.h>
+#include <pthread.h>
 #include <sys/wait.h>
 #include <time.h>
 
@@ -508,137 +508,41 @@ START_TEST(new_memory_is_not_clean)
 }
 END_TEST
 
-/* ---- faults ---------------------------------------------------------------------------------- */
+/* ---- threads ---------------------------------------------------------------------------------- */
 
-START_TEST(an_entry_fails_at_the_nth_call_and_at_no_other)
+/* Each with a queue and a half of the memory of its own. */
+static void *copy_to_and_fro(void *arg)
 {
-	gpu_cu_memory m;
+	const uint32_t at = (uint32_t)(uintptr_t)arg * 8192;
+	gpu_cu_stream s;
+	uintptr_t wrong = 0;
 
-	start("fail=mem_create:3:2+cuMemRelease:1:999");
-	ok(d.mem_create(&m, UNIT, &prop, 0));
-	ck_assert_int_eq(d.mem_release(m), GPU_CU_UNKNOWN);
-	ok(d.mem_release(m));
-	ck_assert_int_eq(d.mem_create(&m, UNIT, &prop, 0), GPU_CU_OUT_OF_MEMORY);
-	ok(d.mem_create(&m, UNIT, &prop, 0));
-	ok(d.mem_release(m));
+	wrong += d.context_set(ctx) != 0;
+	for (uint32_t round = 0; wrong == 0 && round < 50; round++) {
+		wrong += d.stream_new(&s, GPU_CU_STREAM_NON_BLOCKING, 0) != 0;
+		memset(host + at, (int)round, 4096);
+		wrong += d.copy(device + at, addr_of(host) + at, 4096, s) != 0;
+		wrong += d.copy(addr_of(host) + at + 4096, device + at, 4096, s) != 0;
+		wrong += d.stream_sync(s) != 0;
+		wrong += !all_are(host + at + 4096, 4096, (uint8_t)round);
+		wrong += d.stream_free(s) != 0;
+	}
+	return (void *)wrong;
+}
+
+START_TEST(threads_side_by_side)
+{
+	pthread_t threads[4];
+	void *wrong;
+
+	start("poison=1");
+	for (uintptr_t i = 0; i < radix_array_size(threads); i++)
+		ck_assert_int_eq(pthread_create(&threads[i], NULL, copy_to_and_fro, (void *)i), 0);
+	for (size_t i = 0; i < radix_array_size(threads); i++) {
+		ck_assert_int_eq(pthread_join(threads[i], &wrong), 0);
+		ck_assert_ptr_null(wrong);
+	}
 	ck_assert_uint_eq(census().n_broken, 0);
-	stop();
-}
-END_TEST
-
-START_TEST(an_entry_fails_from_the_nth_call_on)
-{
-	size_t n_free, total;
-
-	start("fail=mem_info:2-:999");
-	ok(d.mem_info(&n_free, &total));
-	for (int i = 0; i < 3; i++)
-		ck_assert_int_eq(d.mem_info(&n_free, &total), GPU_CU_UNKNOWN);
-	stop();
-}
-END_TEST
-
-static const struct {
-	const char *variable;
-	gpu_cu_result result;
-} ops[] = {
-	{ "op=copy:1:719", GPU_CU_LAUNCH_FAILED },
-	{ "op=set:1:700", GPU_CU_ILLEGAL_ADDRESS },
-	{ "op=write:1:719", GPU_CU_LAUNCH_FAILED },
-	{ "op=call:1:214", GPU_CU_ECC_UNCORRECTABLE },
-};
-
-/* The context may be down when the last of them is asked for. */
-static void queue_one_of_each(gpu_cu_result or_else)
-{
-	const gpu_cu_result results[] = {
-		d.copy(device, addr_of(host), 64, stream),
-		d.set_bytes(device, 0x55, 64, stream),
-		d.stream_write(stream, addr_of(host) + 4096, 1, 0),
-		d.stream_call(stream, note, NULL),
-		d.stream_write(stream, addr_of(host) + 4104, 1, 0),
-	};
-
-	for (size_t i = 0; i < radix_array_size(results); i++)
-		ck_assert(results[i] == GPU_CU_SUCCESS || results[i] == or_else);
-}
-
-START_TEST(a_failed_operation_is_sticky_and_the_queue_is_silent)
-{
-	const gpu_cu_result wanted = ops[_i].result;
-	gpu_cu_stream other;
-	gpu_cu_result r;
-	size_t n_free, total;
-
-	start(ops[_i].variable);
-	ok(d.stream_new(&other, GPU_CU_STREAM_NON_BLOCKING, 0));
-	queue_one_of_each(wanted);
-	while ((r = d.stream_query(stream)) == GPU_CU_NOT_READY)
-		nap(1);
-	ck_assert_int_eq(r, wanted);
-	nap(20);
-	ck_assert_uint_eq(host[4104], 0); /* nobody was told */
-	/* All of the context says so, and goes on saying it. */
-	ck_assert_int_eq(d.stream_query(other), wanted);
-	ck_assert_int_eq(d.stream_sync(stream), wanted);
-	ck_assert_int_eq(d.mem_info(&n_free, &total), wanted);
-	ck_assert_int_eq(d.copy(device, addr_of(host), 64, other), wanted);
-	/* What was taken can be given back. */
-	ck_assert_int_eq(d.stream_free(other), wanted);
-	ck_assert_int_eq(d.stream_free(stream), wanted);
-	ck_assert_int_eq(d.host_unregister(host), wanted);
-	ok(d.mem_unmap(device, LEN));
-	ok(d.address_free(device, LEN));
-	ok(d.mem_release(memory));
-	ok(d.context_release(0));
-	holds_nothing();
-	ck_assert_uint_eq(census().n_broken, 0);
-}
-END_TEST
-
-START_TEST(a_hanging_operation_never_ends)
-{
-	start("op=copy:2:hang");
-	ok(d.copy(device, addr_of(host), 64, stream));
-	ok(d.copy(device + 64, addr_of(host), 64, stream));
-	ok(d.stream_write(stream, addr_of(host) + 4096, 1, 0));
-	nap(100);
-	ck_assert_int_eq(d.stream_query(stream), GPU_CU_NOT_READY);
-	ck_assert_uint_eq(host[4096], 0);
-	ok(d.stream_free(stream));
-	nap(20);
-	ck_assert_uint_eq(host[4096], 0);
-	ok(d.mem_unmap(device, LEN));
-	ok(d.address_free(device, LEN));
-	ok(d.mem_release(memory));
-	ok(d.host_unregister(host));
-	ok(d.context_release(0));
-	holds_nothing();
-}
-END_TEST
-
-/* ---- trace ----------------------------------------------------------------------------------- */
-
-START_TEST(each_call_site_is_written_once)
-{
-	char path[] = "/tmp/lookalike-XXXXXX", variable[64], line[512];
-	int fd = mkstemp(path), n = 0;
-	FILE *f;
-
-	ck_assert(fd >= 0);
-	ck_assert_int_eq(close(fd), 0);
-	(void)snprintf(variable, sizeof(variable), "trace=%s", path);
-	start(variable);
-	for (volatile int i = 0; i < 5; i++) /* one site: not unrolled */
-		ck_assert_int_eq(d.stream_query(stream), 0);
-	ck_assert_int_eq(d.stream_query(stream), 0);
-	f = fopen(path, "re");
-	ck_assert_ptr_nonnull(f);
-	while (fgets(line, sizeof(line), f))
-		n += strncmp(line, "cuStreamQuery ", 14) == 0 && strstr(line, "test_lookalike+0x");
-	ck_assert_int_eq(fclose(f), 0);
-	ck_assert_int_eq(unlink(path), 0);
-	ck_assert_int_eq(n, 2);
 	stop();
 }
 END_TEST
@@ -672,12 +576,7 @@ static Suite *suite(void)
 	tcase_add_test(t, poison_leaves_what_the_queue_still_needs);
 	tcase_add_test(t, poison_shows_a_queue_that_was_not_waited_for);
 	tcase_add_test(t, new_memory_is_not_clean);
-	tcase_add_test(t, an_entry_fails_at_the_nth_call_and_at_no_other);
-	tcase_add_test(t, an_entry_fails_from_the_nth_call_on);
-	tcase_add_loop_test(t, a_failed_operation_is_sticky_and_the_queue_is_silent, 0,
-			    (int)radix_array_size(ops));
-	tcase_add_test(t, a_hanging_operation_never_ends);
-	tcase_add_test(t, each_call_site_is_written_once);
+	tcase_add_test(t, threads_side_by_side);
 	suite_add_tcase(s, t);
 	return s;
 }

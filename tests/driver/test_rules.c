@@ -201,13 +201,17 @@ START_TEST(registered_memory)
 	/* Not for a device's own loads and stores. */
 	ok(d.host_register(p, UNIT, GPU_CU_MEMHOSTREGISTER_PORTABLE));
 	breaks(d.host_pointer(&a, p, 0), GPU_CU_INVALID_VALUE);
+	breaks(d.stream_write(stream, addr_of(p), 1, 0), GPU_CU_INVALID_VALUE);
 	/* One copy over two registrations that lie side by side. */
 	ok(d.host_register(p + UNIT, UNIT, both));
 	breaks(d.copy(device, addr_of(p) + UNIT - 64, 128, stream), GPU_CU_INVALID_VALUE);
 	ok(d.host_unregister(p + UNIT));
 	ok(d.host_unregister(p));
 	breaks(d.host_unregister(p), GPU_CU_HOST_MEMORY_NOT_REGISTERED);
+	ok(d.host_register(p, 2 * UNIT, both));
 	ck_assert_int_eq(munmap(p, 2 * UNIT), 0);
+	breaks(d.copy(device, addr_of(p), 128, stream), GPU_CU_INVALID_VALUE);
+	ok(d.host_unregister(p));
 	breaks(d.host_register(p, UNIT, both), GPU_CU_INVALID_VALUE); /* nothing is there */
 	stop();
 }
