@@ -33,7 +33,7 @@
  *           |y - x| <= scale / 2 * (1 + 2^-15) + r(x),  scale <= a / 127 * (1 + 2^-7) or 2^-126
  *     E4M3  scale = the least power of two with a / scale <= 448, at least 2^-124; code = x / scale
  *           in e4m3 (sign, 4 bits of exponent with bias 7, 3 of mantissa), to nearest even
- *           |y - x| <= max(|x| / 16, scale * 2^-10) + r(x),  scale <= a / 224 or 2^-124
+ *           |y - x| <= max(|x| / 16, scale * 2^-10) + r(x),  scale < a / 224 or 2^-124
  * where r(x) is half a step of the element's type at y.  (A row of zeros has scale 0.)  E4M3 of
  * bf16 has r(x) = 0: what it decodes to are always bf16 numbers.
  * The code bytes 0x80 of INT8 and 0x7f, 0xff of E4M3 are never written.
