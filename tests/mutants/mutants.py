@@ -30,6 +30,7 @@ ROOT = HERE.parent.parent
 WATCHERS = {
     'radix': (('radix',), ('engine', 'fuzz')),
     'proto': (('proto', 'fuzz'), ('engine',)),
+    'gpu': (('gpu',), ('kernels',)),
     'daemon': (('engine', 'fuzz'), ()),
     'daemon/redis': (('redis',), ('fuzz',)),
     'daemon/keep': (('keep',), ()),  # a suite of tests/e2e
