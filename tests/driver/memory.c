@@ -1,8 +1,8 @@
 /*
  * memory.c - allocations: their handles, and descriptors of them for other processes.
  *
- * An allocation is a sealed memfd, mapped once for the look-alike's own loads and stores.  A handle,
- * a mapping and a copy under way each hold it.
+ * An allocation is a sealed memfd, mapped once for the look-alike's own loads and stores.  A
+ * handle, a mapping and a copy under way each hold it.
  */
 #include "tests/driver/lookalike.h"
 

@@ -95,12 +95,18 @@ END_TEST
 
 START_TEST(dimensions_that_a_device_refuses)
 {
+	uint64_t zeros[4] = { 0 };
+	void *args[] = { zeros, zeros, zeros, zeros, zeros };
+
 	start_with_kernels("");
 	queue_gather(2048, GPU_CU_INVALID_VALUE);
 	ck_assert_uint_eq(census().n_broken, 1);
+	breaks(d.launch(gather, 1, 1, 1, 1024, 2, 1, 0, stream, args, NULL), GPU_CU_INVALID_VALUE);
+	breaks(d.launch(gather, 1, 0, 1, 32, 1, 1, 0, stream, args, NULL), GPU_CU_INVALID_VALUE);
+	breaks(d.launch(gather, 1, 1, 1, 32, 1, 1, 0, stream, NULL, NULL), GPU_CU_INVALID_VALUE);
 	queue_gather(33, GPU_CU_SUCCESS); /* a broken warp: of these kernels, not of the device */
 	ck_assert_int_eq(d.stream_sync(stream), GPU_CU_LAUNCH_FAILED);
-	ck_assert_uint_eq(census().n_broken, 2);
+	ck_assert_uint_eq(census().n_broken, 5);
 }
 END_TEST
 

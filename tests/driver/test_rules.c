@@ -239,17 +239,27 @@ END_TEST
 /* Memory of the process right behind a device's addresses makes them no longer. */
 START_TEST(what_lies_behind_device_addresses)
 {
-	uint8_t *p;
+	const size_t room = 16u << 20;
+	gpu_cu_ptr a;
+	uint8_t *p, *hole;
 
 	start("");
-	p = mmap((void *)(uintptr_t)(device + LEN), UNIT, PROT_READ | PROT_WRITE,
+	hole = mmap(NULL, room, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	ck_assert(hole != MAP_FAILED);
+	ck_assert_int_eq(munmap(hole, room), 0);
+	ok(d.address_reserve(&a, LEN, 0, addr_of(hole) + (4u << 20), 0));
+	ok(d.mem_map(a, LEN, 0, memory, 0));
+	ok(d.mem_access(a, LEN, &access_all, 1));
+	p = mmap((void *)(uintptr_t)(a + LEN), UNIT, PROT_READ | PROT_WRITE,
 		 MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	ck_assert(p != MAP_FAILED);
+	ck_assert_uint_eq(addr_of(p), a + LEN);
 	ok(d.host_register(p, UNIT, both));
-	breaks(d.copy(device + LEN - 32, addr_of(host), 64, stream), GPU_CU_INVALID_VALUE);
-	ok(d.copy(device + LEN - 64, addr_of(host), 64, stream));
+	breaks(d.copy(a + LEN - 32, addr_of(host), 64, stream), GPU_CU_INVALID_VALUE);
+	ok(d.copy(a + LEN - 64, addr_of(host), 64, stream));
 	ok(d.stream_sync(stream));
 	ok(d.host_unregister(p));
+	ok(d.mem_unmap(a, LEN));
+	ok(d.address_free(a, LEN));
 	stop();
 }
 END_TEST
@@ -283,6 +293,8 @@ END_TEST
 /* Both are mapped for device 0 alone. */
 START_TEST(another_device_has_no_access)
 {
+	const struct gpu_cu_access_desc for_second = { { GPU_CU_MEM_LOCATION_DEVICE, 1 },
+						       GPU_CU_MEM_ACCESS_READWRITE };
 	gpu_cu_context second;
 	gpu_cu_stream s;
 
@@ -292,7 +304,20 @@ START_TEST(another_device_has_no_access)
 	breaks(d.copy(device, addr_of(host), 64, stream), GPU_CU_INVALID_HANDLE);
 	ok(d.stream_new(&s, GPU_CU_STREAM_NON_BLOCKING, 0));
 	breaks(d.copy(device, addr_of(host), 64, s), GPU_CU_INVALID_VALUE);
+	ok(d.mem_access(device, LEN, &for_second, 1));
+	ok(d.copy(device, addr_of(host), 64, s)); /* both have access now */
+	ok(d.stream_sync(s));
+	ok(d.copy(device, addr_of(host), 0, s));
 	ok(d.stream_free(s));
+	/* Memory that was registered for one context only. */
+	ok(d.context_set(ctx));
+	ok(d.host_unregister(host));
+	ok(d.host_register(host, UNIT, GPU_CU_MEMHOSTREGISTER_DEVICEMAP));
+	ok(d.copy(device, addr_of(host), 64, stream));
+	ok(d.stream_sync(stream));
+	ok(d.context_set(second));
+	ok(d.stream_new(&s, GPU_CU_STREAM_NON_BLOCKING, 0));
+	breaks(d.copy(device, addr_of(host), 64, s), GPU_CU_INVALID_VALUE);
 	ok(d.context_set(ctx));
 	ok(d.context_release(1));
 	stop();

@@ -1,9 +1,103 @@
 /*
- * test_steering.c - what LOOKALIKE plans: calls and operations that fail, and the trace of calls.
+ * test_steering.c - what LOOKALIKE plans: versions, devices, calls and operations that fail, and
+ * the trace of calls.
  */
 #include "tests/driver/util.h"
 
 #include <signal.h>
+
+/* ---- finding it ------------------------------------------------------------------------------ */
+
+static const struct {
+	const char *variable;
+	enum gpu_driver_state state;
+} states[] = {
+	{ "devices=1", GPU_DRIVER_OK },
+	{ "devices=0", GPU_DRIVER_NO_DEVICE },
+	{ "stub=1", GPU_DRIVER_STUB },
+	{ "version=11060", GPU_DRIVER_TOO_OLD },
+	{ "fail=init:1:999", GPU_DRIVER_FAILED },
+	{ "fail=cuDriverGetVersion:1:999", GPU_DRIVER_FAILED },
+	{ "fail=device_count:1:3", GPU_DRIVER_FAILED },
+};
+
+START_TEST(each_state_of_a_driver)
+{
+	ck_assert_int_eq((int)load(states[_i].variable, "memory=65536"), (int)states[_i].state);
+}
+END_TEST
+
+START_TEST(entries_by_version)
+{
+	int (*lookup)(const char *, void **, int, uint64_t, int *);
+	void *entry = NULL, *newer = NULL;
+	int status = -1;
+
+	ck_assert_int_eq((int)load("version=13010", ""), GPU_DRIVER_OK);
+	ck_assert_ptr_nonnull(d.copy_batch);
+	lookup = (int (*)(const char *, void **, int, uint64_t, int *))dlsym(d.library,
+									     "cuGetProcAddress_v2");
+	ck_assert_ptr_nonnull(lookup);
+	ck_assert_int_eq(lookup("cuMemCreate", &entry, 10010, 0, &status), GPU_CU_SUCCESS);
+	ck_assert_ptr_null(entry);
+	ck_assert_int_eq(status, 2);
+	ck_assert_int_eq(lookup("cuMemCreatee", &entry, 13000, 0, &status), GPU_CU_SUCCESS);
+	ck_assert_ptr_null(entry);
+	ck_assert_int_eq(status, 1);
+	ck_assert_int_eq(lookup("cuMemCreate", &entry, 10020, 0, &status), GPU_CU_SUCCESS);
+	ck_assert_ptr_nonnull(entry);
+	ck_assert_int_eq(status, 0);
+	/* Above the driver's own. */
+	ck_assert_int_eq(lookup("cuMemCreate", &entry, 13020, 0, &status), GPU_CU_INVALID_VALUE);
+	/* Two interfaces under one name. */
+	ck_assert_int_eq(lookup("cuMemcpyBatchAsync", &entry, 12080, 0, &status), GPU_CU_SUCCESS);
+	ck_assert_int_eq(lookup("cuMemcpyBatchAsync", &newer, 13000, 0, &status), GPU_CU_SUCCESS);
+	ck_assert(entry && newer && entry != newer);
+}
+END_TEST
+
+START_TEST(a_driver_of_12_4_has_no_batches)
+{
+	start("version=12040");
+	ck_assert_ptr_null(d.copy_batch);
+	memset(host, 7, 16);
+	ok(d.copy(device, addr_of(host), 16, stream));
+	ok(d.stream_sync(stream));
+	stop();
+}
+END_TEST
+
+START_TEST(devices_and_their_names)
+{
+	struct gpu_cu_uuid a, b;
+	char name[64] = "";
+	int n = 0, device_b = -1, value = 0;
+
+	ck_assert_int_eq((int)load("devices=3", ""), GPU_DRIVER_OK);
+	ok(d.device_count(&n));
+	ck_assert_int_eq(n, 3);
+	ok(d.device_get(&device_b, 2));
+	ck_assert_int_eq(d.device_get(&device_b, 3), GPU_CU_INVALID_DEVICE);
+	ok(d.device_uuid(&a, 0));
+	ok(d.device_uuid(&b, 2));
+	ck_assert_mem_ne(&a, &b, sizeof(a));
+	ok(d.device_name(name, sizeof(name), 1));
+	ck_assert_str_eq(name, "Look-alike 1");
+	ok(d.device_attribute(&value, GPU_CU_CAN_USE_64_BIT_STREAM_MEM_OPS, 0));
+	ck_assert_int_eq(value, 1);
+}
+END_TEST
+
+/* As where some devices are hidden from a process. */
+START_TEST(a_device_keeps_its_uuid_under_another_number)
+{
+	struct gpu_cu_uuid id;
+
+	ck_assert_int_eq((int)load("devices=1,first=2", ""), GPU_DRIVER_OK);
+	ok(d.device_uuid(&id, 0));
+	ck_assert_uint_eq(id.b[15], 2);
+}
+END_TEST
 
 static uint32_t n_calls;
 
@@ -122,7 +216,7 @@ START_TEST(a_hanging_operation_never_ends)
 }
 END_TEST
 
-/* ---- its variable ------------------------------------------------------------------------------ */
+/* ---- its variable ---------------------------------------------------------------------------- */
 
 static const char *const misspelt[] = {
 	"device=1",         "devices",       "devices=x",        "poison=2",
@@ -170,6 +264,11 @@ static Suite *suite(void)
 	TCase *t = tcase_create("all");
 
 	tcase_set_timeout(t, 60);
+	tcase_add_loop_test(t, each_state_of_a_driver, 0, (int)radix_array_size(states));
+	tcase_add_test(t, entries_by_version);
+	tcase_add_test(t, a_driver_of_12_4_has_no_batches);
+	tcase_add_test(t, devices_and_their_names);
+	tcase_add_test(t, a_device_keeps_its_uuid_under_another_number);
 	tcase_add_test(t, an_entry_fails_at_the_nth_call_and_at_no_other);
 	tcase_add_test(t, an_entry_fails_from_the_nth_call_on);
 	tcase_add_loop_test(t, a_failed_operation_is_sticky_and_the_queue_is_silent, 0,
