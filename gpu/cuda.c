@@ -1,10 +1,10 @@
 /*
  * cuda.c - a GPU behind its driver: finding it, its context, and its end.
  *
- * What it guarantees.  A device is used through its primary context, which the thread that calls has
- * current from the first call of the driver on.  A result of the driver that is not the caller's
- * mistake and not a lack of memory loses the device, for good: of a fault the driver tells at the
- * next call, whatever that is.  The sentence about it stays until close().
+ * What it guarantees.  A device is used through its primary context, which the thread that calls
+ * has current from the first call of the driver on.  A result of the driver that is not the
+ * caller's mistake and not a lack of memory loses the device, for good: of a fault the driver tells
+ * at the next call, whatever that is.  The sentence about it stays until close().
  *
  * What it relies on.  driver.h.  One thread at a time uses a device; the driver's own threads write
  * a descriptor and nothing else here.
@@ -351,8 +351,8 @@ static int start(struct cuda *c, const char *uuid, char *why, size_t why_len)
 }
 
 /*
- * The device with that UUID, or the first one.  Return: 0; -ENODEV: no driver, no such device, or it
- * cannot do what is needed; -ENOMEM; what eventfd() and its like said.  `why` has a sentence.
+ * The device with that UUID, or the first one.  Return: 0; -ENODEV: no driver, no such device, or
+ * it cannot do what is needed; -ENOMEM; what eventfd() and its like said.  `why` has a sentence.
  */
 int gpu_cuda_open(const char *uuid, struct gpu **ret_gpu, char *why, size_t why_len)
 {

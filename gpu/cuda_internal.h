@@ -1,7 +1,7 @@
 /*
  * cuda_internal.h - what the files of the CUDA back end share.
  *
- *     cuda.c         the device: finding it, its context, its end; what a result of the driver means
+ *     cuda.c         the device: finding it, its context, its end; what results of the driver mean
  *     cuda_memory.c  pools of slabs, and memory of this process that jobs may reach
  *     cuda_queue.c   jobs: batches, words, waking up, the watch over silent queues
  */

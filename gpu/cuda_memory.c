@@ -8,9 +8,9 @@
  *     | slab 0           | slab 1           | slab 2           | the rest |
  *     | slot 0 | slot 1 | slot 2 | slot 3 | ...
  *
- * What it guarantees.  A slot may lie across two slabs and is one range for all that.  How a pool is
- * cut depends on its numbers and the device's granularity alone, so that a later process cuts it the
- * same way.  New memory is zero when the call returns.  What fails leaves nothing behind.
+ * What it guarantees.  A slot may lie across two slabs and is one range for all that.  How a pool
+ * is cut depends on its numbers and the device's granularity alone, so that a later process cuts it
+ * the same way.  New memory is zero when the call returns.  What fails leaves nothing behind.
  *
  * What it relies on.  A descriptor keeps the slab's memory, in whatever process, and says nothing
  * about its length: a longer slab than expected cannot be told from the right one, a shorter one

@@ -5,15 +5,16 @@
  *     taken  --------->   batch: copies, word, call  --->  [runs]  --->  word >= batch: done()
  *                         flying                           call --> wake_fd --> event_fd
  *
- * What it guarantees.  Jobs of a lane complete in their order.  Copies of one batch run in any order,
- * so a job that touches what an earlier one of the batch writes, or writes what it reads, waits for
- * the next batch; batches of a lane run one after the other.  A batch is over when the device has
- * written its number into the lane's word: it writes it behind the copies, with a fence.  The driver
- * calls back behind that, on a thread of its own, and all that this does is to write wake_fd.
+ * What it guarantees.  Jobs of a lane complete in their order.  Copies of one batch run in any
+ * order, so a job that touches what an earlier one of the batch writes, or writes what it reads,
+ * waits for the next batch; batches of a lane run one after the other.  A batch is over when the
+ * device has written its number into the lane's word: it writes it behind the copies, with a fence.
+ * The driver calls back behind that, on a thread of its own, and all that this does is to write
+ * wake_fd.
  *
  * A queue that has faulted says nothing: no word, no call.  So while something is in flight each
- * queue is asked every CUDA_TICK_MS.  When a device is lost, jobs complete only after their queue has
- * ended, since copies that were queued before may still write; a queue that does not end within
+ * queue is asked every CUDA_TICK_MS.  When a device is lost, jobs complete only after their queue
+ * has ended, since copies that were queued before may still write; a queue that does not end within
  * CUDA_LOST_TICK ticks is taken for dead.
  *
  * What it relies on.  A copy between two registrations fails, so copies are cut there.

@@ -3,8 +3,8 @@
  *
  * Nothing is linked: libcuda.so.1 is opened by name, and each entry is asked for under the version
  * of its interface that the code here was written against, so that a later driver goes on giving
- * the same one.  The few types of the interface are declared here, so that building needs no toolkit;
- * where a toolkit is there, abi_check.c compares them with its cuda.h.
+ * the same one.  The few types of the interface are declared here, so that building needs no
+ * toolkit; where a toolkit is there, abi_check.c compares them with its cuda.h.
  *
  * The table is the seam: what stands behind libcuda.so.1 is a device, or the look-alike of the
  * tests.  Nothing above it knows which.

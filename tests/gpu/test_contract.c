@@ -1,9 +1,9 @@
 /*
  * test_contract.c - what every back end promises in gpu.h, run over the one named by the argument.
  *
- * The tests do not know which back end they run on: settle() and its like let time pass as it passes
- * there.  What memory of a device cannot do, since its driver has no such thing, is left out of the
- * list at the end.
+ * The tests do not know which back end they run on: settle() and its like let time pass as it
+ * passes there.  What memory of a device cannot do, since its driver has no such thing, is left out
+ * of the list at the end.
  */
 #include "gpu/gpu.h"
 #include "tests/gpu/util.h"

@@ -2,10 +2,10 @@
  * test_entries.c - each entry of the driver fails once, at each call.
  *
  * One life of a device, with all that can be asked of it, is lived again and again, each time in a
- * process of its own and with another call of the driver failing: the first of an entry, the second,
- * until there are no more.  Whatever comes: what went well is right to the byte, what did not is told
- * in a sentence with the entry's name, nothing of the driver and no descriptor is held in the end,
- * and no rule of the driver is broken.
+ * process of its own and with another call of the driver failing: the first of an entry, the
+ * second, until there are no more.  Whatever comes: what went well is right to the byte, what did
+ * not is told in a sentence with the entry's name, nothing of the driver and no descriptor is held
+ * in the end, and no rule of the driver is broken.
  *
  * The driver writes down where it was called from.  The last test counts these places, and those in
  * the sources; they are as many.  So that a place is one address, gpu/ is compiled for this without
@@ -321,7 +321,7 @@ START_TEST(each_call_fails)
 }
 END_TEST
 
-/* Long enough for the watch over silent queues, then a queue that is one; all goes well in others. */
+/* Long enough for the watch over silent queues; then a queue that is one; then all is well. */
 START_TEST(slow_lives)
 {
 	static const char *const faults[] = { "latency_us=150000", "op=copy:2:700",

@@ -2,11 +2,11 @@
  * test_random.c - random copies on a device that is slow and scribbles, against a model in plain
  * memory.
  *
- * Blocks of the device and of the host are copied about, each way at its own pace, up to hundreds at
- * a time.  What the caller has to wait for, it waits for: a job whose blocks are in use by one of
- * another lane.  Jobs of the same lane are not waited for; their order is the device's business.
- * The look-alike driver scribbles over a destination from submission until the copy lands, and copies
- * each batch in another order.
+ * Blocks of the device and of the host are copied about, each way at its own pace, up to hundreds
+ * at a time.  What the caller has to wait for, it waits for: a job whose blocks are in use by one
+ * of another lane.  Jobs of the same lane are not waited for; their order is the device's business.
+ * The look-alike driver scribbles over a destination from submission until the copy lands, and
+ * copies each batch in another order.
  *
  * Every block that comes out is compared when its job completes, and all of them in the end.
  */
