@@ -309,7 +309,7 @@ END_TEST
 
 START_TEST(queue_full)
 {
-	struct gpu *g = open_cuda("latency_us=20000");
+	struct gpu *g = open_cuda("latency_us=500");
 	struct gpu_pool *pool = new_pool(g, 4, 64);
 	uint8_t *from = pages(g, 64);
 	uint32_t n = 0;
