@@ -199,5 +199,9 @@ static Suite *suite(void)
 
 int main(void)
 {
-	return may_die() ? run_suite(suite()) : 77; /* each needs a process of its own */
+	if (!may_die()) {
+		(void)printf("1..0 # SKIP each test needs a process of its own\n");
+		return 0;
+	}
+	return run_suite(suite());
 }
