@@ -10,7 +10,7 @@ PREFIX ?=
 ENGINES ?=
 RESTART_ARGS ?=
 
-.PHONY: help demo check sim planted check-engines build bench bench-blocks bench-reference bench-restart bench-large fuzz mutants coverage format lint nightly install clean \
+.PHONY: help demo check check-gpu sim planted check-engines build bench bench-blocks bench-reference bench-restart bench-large fuzz mutants coverage format lint nightly install clean \
 	deps programs
 
 help: ## what can be typed here
@@ -21,6 +21,9 @@ demo: programs ## run the main job: a daemon, four workers, a workload (TRACE=FI
 
 check: build ## pass the tests; the last line counts them
 	@.ci/check $(BUILD) --no-suite nightly
+
+check-gpu: build ## the back ends for devices: contract, driver, kernels, on a driver that looks like a GPU's
+	@.ci/check $(BUILD) --suite gpu
 
 check-engines: build ## real engines on it, in environments under build/engines (ENGINES="llama vllm sglang lmcache")
 	@.ci/deps --engines
