@@ -429,6 +429,7 @@ START_TEST(poison_leaves_what_the_queue_still_needs)
 }
 END_TEST
 
+#ifndef __SANITIZE_THREAD__
 /* Whoever writes to what another queue still reads, without waiting for it, sees wrong bytes. */
 START_TEST(poison_shows_a_queue_that_was_not_waited_for)
 {
@@ -448,6 +449,7 @@ START_TEST(poison_shows_a_queue_that_was_not_waited_for)
 	stop();
 }
 END_TEST
+#endif
 
 START_TEST(new_memory_is_not_clean)
 {
@@ -521,7 +523,9 @@ static Suite *suite(void)
 	tcase_add_test(t, a_batch_has_no_order_with_a_seed);
 	tcase_add_test(t, poison_is_seen_before_and_gone_after);
 	tcase_add_test(t, poison_leaves_what_the_queue_still_needs);
+#ifndef __SANITIZE_THREAD__ /* which would find the race that this is about */
 	tcase_add_test(t, poison_shows_a_queue_that_was_not_waited_for);
+#endif
 	tcase_add_test(t, new_memory_is_not_clean);
 	tcase_add_test(t, threads_side_by_side);
 	suite_add_tcase(s, t);
