@@ -47,6 +47,7 @@ struct prefixd_carrier {
 	struct run runs[MAX_RUNS];
 	struct radix_list urgent, others, pools; /* messages that wait */
 	struct radix_list verifies;
+	struct radix_list left; /* messages whose pools go when the device is closed */
 	struct gpu_job look; /* fetches a block for the first of them; the device's while looking */
 	bool looking;
 	uint64_t flight_bytes;
@@ -83,15 +84,32 @@ static void add(_Atomic uint64_t *counter, uint64_t n)
 
 /* ---- answers --------------------------------------------------------------------------------- */
 
-/* Pools that were never announced, or are on their way out, go with the message that has them. */
+/*
+ * Pools that were never announced, or are on their way out, go with the message that has them; the
+ * device may be looking at a block of theirs, so they go behind it.
+ */
 static void message_drop(struct prefixd_message *message)
 {
 	struct prefixd_carrier_message *m = message_of(&message->link);
 
 	if (m->pool && (message->kind == PREFIXD_CARRIER_POOL_NEW ||
 			message->kind == PREFIXD_CARRIER_POOL_FREE))
-		prefixd_pool_free(m->carrier->gpu, m->pool);
-	prefixd_carrier_message_free(m);
+		radix_list_add_tail(&m->carrier->left, &message->link);
+	else
+		prefixd_carrier_message_free(m);
+}
+
+/* The device is closed: what it had of them went with it. */
+static void left_free(struct prefixd_carrier *c)
+{
+	while (!radix_list_empty(&c->left)) {
+		struct prefixd_carrier_message *m = message_of(c->left.next);
+
+		radix_list_remove(&m->message.link);
+		m->pool->pool = NULL;
+		prefixd_pool_free(NULL, m->pool);
+		prefixd_carrier_message_free(m);
+	}
 }
 
 void prefixd_carrier_message_free(struct prefixd_carrier_message *m)
@@ -551,6 +569,7 @@ int prefixd_carrier_start(struct prefixd_carrier **ret_c,
 	radix_list_init(&c->others);
 	radix_list_init(&c->pools);
 	radix_list_init(&c->verifies);
+	radix_list_init(&c->left);
 	r = prefixd_helper_start(&c->helper, &helper);
 	if (r < 0) {
 		free(c);
@@ -589,6 +608,7 @@ struct prefixd_carrier *prefixd_carrier_free(struct prefixd_carrier *c)
 	prefixd_carrier_stop(c);
 	radix_assert(c->n_runs == 0 && !c->looking);
 	list_drop(&c->verifies); /* not before: the device may have been filling one's buffer */
+	left_free(c);
 	free(c);
 	return NULL;
 }

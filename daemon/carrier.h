@@ -106,7 +106,8 @@ radix_nodiscard int prefixd_carrier_start(struct prefixd_carrier **ret_c,
 					  const struct prefixd_carrier_config *config);
 /*
  * Ends the thread.  Copies may still be at the device: its close() ends them, after which
- * prefixd_carrier_free() may come.  Idempotent; accepts NULL.
+ * prefixd_carrier_free() may come, which frees the pools that messages still had.  Idempotent;
+ * accepts NULL.
  */
 void prefixd_carrier_stop(struct prefixd_carrier *c);
 struct prefixd_carrier *prefixd_carrier_free(struct prefixd_carrier *c); /* accepts NULL */

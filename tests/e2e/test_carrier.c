@@ -482,6 +482,33 @@ START_TEST(stopped_in_the_middle)
 }
 END_TEST
 
+/* Stopped while the device fetches a block of a pool that is to go: the fetch ends first. */
+START_TEST(stopped_while_it_looks)
+{
+	const struct gpu_sim_config sim = { .latency_ns = 3600000000000 };
+	static const struct radix_sum sums[1] = { { .slot = 0 } };
+	struct timespec ts = { .tv_nsec = 20000000 };
+	struct prefixd_carrier_message *m;
+
+	start("sim", &sim);
+	m = message(PREFIXD_CARRIER_VERIFY);
+	m->pool = pool;
+	m->sums = sums;
+	m->n_sums = 1;
+	m->buffer = malloc(BYTES);
+	ck_assert_ptr_nonnull(m->buffer);
+	prefixd_carrier_send(c, m);
+	nanosleep(&ts, NULL); /* now it is at the device */
+	m = message(PREFIXD_CARRIER_POOL_FREE);
+	m->pool = pool;
+	pool = NULL; /* the message's */
+	prefixd_carrier_send(c, m);
+	if (_i == 1)
+		nanosleep(&ts, NULL); /* now it waits in the list, before that in the ring */
+	stop();
+}
+END_TEST
+
 /* ---- errors, each where it can come from ----------------------------------------------------- */
 
 static const int errors[] = { EAGAIN, EINVAL, ENOMEM, EIO,    ENODEV, EBUSY,  EPERM,    ENOSPC,
@@ -676,6 +703,7 @@ static Suite *suite(void)
 	tcase_add_test(tc, pools_come_and_go);
 	tcase_add_test(tc, pools_too_large_are_refused);
 	tcase_add_loop_test(tc, stopped_in_the_middle, 0, 3);
+	tcase_add_loop_test(tc, stopped_while_it_looks, 0, 2);
 	tcase_set_timeout(f48, 60);
 	tcase_add_loop_test(f48, F48_submit_fails, 0, radix_array_size(errors));
 	tcase_add_loop_test(f48, F48_pool_fails, 0, radix_array_size(errors));
