@@ -327,10 +327,10 @@ int prefixd_pools_init(struct prefixd_pools *p, const char *device, char *why, s
 	*p = (struct prefixd_pools){ 0 };
 	/* Workers are told of one descriptor for a pool; memory of a GPU comes in several. */
 	if (strncmp(device, "cuda", 4) == 0) {
-		(void)snprintf(
-			why, why_len,
-			"this version does not pass memory of a GPU to workers; auto, host and"
-			" sim are there");
+		(void)snprintf(why, why_len,
+			       "device: '%s': this version does not pass memory of a GPU to "
+			       "workers; set it to auto, host or sim",
+			       device);
 		return -ENOTSUP;
 	}
 	return gpu_open(strcmp(device, "auto") == 0 ? "host" : device, NULL, &p->gpu, why, why_len);
