@@ -355,7 +355,10 @@ static bool print(const char *what, uint64_t size, uint32_t depth, const struct 
 	return median(ratio, n) >= GATE;
 }
 
-/* False: a row is below the gate. */
+/*
+ * n: a whole number of batches; redis-benchmark sends no less, counts beyond n, and when its clock
+ * ticks then gives up with "All clients disconnected".  False: a row is below the gate.
+ */
 static bool run(uint64_t size, uint32_t depth, uint32_t n, int rounds)
 {
 	static struct row store, fetch;
@@ -396,7 +399,7 @@ int main(int argc, char **argv)
 	       "what       block depth     throughput       throughput   median  cpu/block  "
 	       "cpu/block   /1,000   of cpu\n");
 	ok &= run(256 << 10, 16, 2000, rounds);
-	ok &= run(256 << 10, 64, 2000, rounds);
+	ok &= run(256 << 10, 64, 1984, rounds);
 	ok &= run(2 << 20, 16, 320, rounds);
 	server_end();
 	return ok ? 0 : 1;
