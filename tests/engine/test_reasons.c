@@ -170,6 +170,8 @@ START_TEST(other_positions)
 		{ 0, 128, PROTO_REASON_NEVER_SEEN, 0, 0 },
 		{ 70, 75, PROTO_REASON_BELOW_BLOCK, 64, 70 },
 		{ 500, 128, PROTO_REASON_NONE, 128, 128 },
+		/* all of the tail is stored: no further than its end is compared */
+		{ 500, 75, PROTO_REASON_BELOW_BLOCK, 64, 75 },
 	};
 
 	begin(64);
