@@ -10,9 +10,9 @@
  */
 #include "gpu/driver.h"
 
+#include "gpu/say.h"
+
 #include <dlfcn.h>
-#include <stdarg.h>
-#include <stdio.h>
 
 #define LIBRARY "libcuda.so.1"
 
@@ -38,18 +38,6 @@ static const struct {
 #undef X
 };
 
-static void __attribute__((format(printf, 3, 4)))
-say(char *why, size_t why_len, const char *fmt, ...)
-{
-	va_list ap;
-
-	if (!why || why_len == 0)
-		return;
-	va_start(ap, fmt);
-	(void)vsnprintf(why, why_len, fmt, ap);
-	va_end(ap);
-}
-
 const char *gpu_driver_state_to_string(enum gpu_driver_state s)
 {
 	static const char *const texts[] = {
@@ -71,7 +59,7 @@ void gpu_driver_describe(const struct gpu_driver *d, const char *call, gpu_cu_re
 		name = "error";
 	if (!d->error_string || d->error_string(r, &text) != GPU_CU_SUCCESS || !text)
 		text = "the driver has no text for it";
-	say(ret_text, len, "%s: %s (%d): %s", call, name, r, text);
+	gpu_say(ret_text, len, "%s: %s (%d): %s", call, name, r, text);
 }
 
 /*
@@ -111,9 +99,9 @@ static const char *find_entries(struct gpu_driver *d, const struct lookup *l)
 
 static enum gpu_driver_state say_stub(char *why, size_t why_len)
 {
-	say(why, why_len,
-	    "stub: " LIBRARY " is the one that programs are linked with, and no driver;"
-	    " take its folder out of the library path");
+	gpu_say(why, why_len,
+		"stub: " LIBRARY " is the one that programs are linked with, and no driver;"
+		" take its folder out of the library path");
 	return GPU_DRIVER_STUB;
 }
 
@@ -129,22 +117,22 @@ static enum gpu_driver_state fill(struct gpu_driver *d, char *why, size_t why_le
 	gpu_cu_result r;
 
 	if (!version) {
-		say(why, why_len, "failed: " LIBRARY " is no GPU driver: it has no %s",
-		    "cuDriverGetVersion");
+		gpu_say(why, why_len, "failed: " LIBRARY " is no GPU driver: it has no %s",
+			"cuDriverGetVersion");
 		return GPU_DRIVER_FAILED;
 	}
 	r = version(&d->driver_version);
 	if (r == GPU_CU_STUB_LIBRARY)
 		return say_stub(why, why_len);
 	if (r != GPU_CU_SUCCESS) {
-		say(why, why_len, "failed: cuDriverGetVersion of " LIBRARY " says %d", r);
+		gpu_say(why, why_len, "failed: cuDriverGetVersion of " LIBRARY " says %d", r);
 		return GPU_DRIVER_FAILED;
 	}
 	missing = l.v2 || l.old ? find_entries(d, &l) : "cuGetProcAddress";
 	if (missing) {
-		say(why, why_len,
-		    "too old: the GPU driver is for CUDA %d.%d and has no %s; install a newer one",
-		    d->driver_version / 1000, d->driver_version % 1000 / 10, missing);
+		gpu_say(why, why_len,
+			"too old: the GPU driver is for CUDA %d.%d and has no %s; install a newer one",
+			d->driver_version / 1000, d->driver_version % 1000 / 10, missing);
 		return GPU_DRIVER_TOO_OLD;
 	}
 	return GPU_DRIVER_OK;
@@ -152,9 +140,9 @@ static enum gpu_driver_state fill(struct gpu_driver *d, char *why, size_t why_le
 
 static enum gpu_driver_state say_no_device(const struct gpu_driver *d, char *why, size_t why_len)
 {
-	say(why, why_len,
-	    "no device: the GPU driver, for CUDA %d.%d, finds no GPU that this process may use",
-	    d->driver_version / 1000, d->driver_version % 1000 / 10);
+	gpu_say(why, why_len,
+		"no device: the GPU driver, for CUDA %d.%d, finds no GPU that this process may use",
+		d->driver_version / 1000, d->driver_version % 1000 / 10);
 	return GPU_DRIVER_NO_DEVICE;
 }
 
@@ -164,8 +152,8 @@ static enum gpu_driver_state say_failed(const struct gpu_driver *d, const char *
 	char text[256];
 
 	gpu_driver_describe(d, call, r, text, sizeof(text));
-	say(why, why_len, "failed: the GPU driver, for CUDA %d.%d, does not start: %s",
-	    d->driver_version / 1000, d->driver_version % 1000 / 10, text);
+	gpu_say(why, why_len, "failed: the GPU driver, for CUDA %d.%d, does not start: %s",
+		d->driver_version / 1000, d->driver_version % 1000 / 10, text);
 	return GPU_DRIVER_FAILED;
 }
 
@@ -189,8 +177,8 @@ static enum gpu_driver_state start(const struct gpu_driver *d, bool *ret_started
 		return say_failed(d, "cuDeviceGetCount", r, why, why_len);
 	if (n == 0)
 		return say_no_device(d, why, why_len);
-	say(why, why_len, "GPU driver for CUDA %d.%d, %d device%s", d->driver_version / 1000,
-	    d->driver_version % 1000 / 10, n, n == 1 ? "" : "s");
+	gpu_say(why, why_len, "GPU driver for CUDA %d.%d, %d device%s", d->driver_version / 1000,
+		d->driver_version % 1000 / 10, n, n == 1 ? "" : "s");
 	return GPU_DRIVER_OK;
 }
 
@@ -203,8 +191,8 @@ enum gpu_driver_state gpu_driver_load(struct gpu_driver *ret_driver, char *why, 
 	if (!d.library) {
 		const char *text = dlerror();
 
-		say(why, why_len, "no library: there is no GPU driver here: %s",
-		    text ? text : LIBRARY);
+		gpu_say(why, why_len, "no library: there is no GPU driver here: %s",
+			text ? text : LIBRARY);
 		return GPU_DRIVER_NO_LIBRARY;
 	}
 	state = fill(&d, why, why_len);

@@ -5,23 +5,9 @@
 
 #include "gpu/cuda_internal.h"
 #include "gpu/gpu_internal.h"
-
-#include <stdarg.h>
-#include <stdio.h>
+#include "gpu/say.h"
 
 #define TEXT_LEN 640
-
-static void __attribute__((format(printf, 3, 4)))
-say(char *why, size_t why_len, const char *fmt, ...)
-{
-	va_list ap;
-
-	if (!why || why_len == 0)
-		return;
-	va_start(ap, fmt);
-	(void)vsnprintf(why, why_len, fmt, ap);
-	va_end(ap);
-}
 
 /* "cuda" and "cuda:UUID" */
 static bool names_cuda(const char *name)
@@ -32,9 +18,9 @@ static bool names_cuda(const char *name)
 static int opened(int r, const char *text, char *why, size_t why_len)
 {
 	if (r < 0)
-		say(why, why_len, "%s cannot be opened: %s", text, strerrordesc_np(-r));
+		gpu_say(why, why_len, "%s cannot be opened: %s", text, strerrordesc_np(-r));
 	else
-		say(why, why_len, "%s", text);
+		gpu_say(why, why_len, "%s", text);
 	return r;
 }
 
@@ -44,7 +30,7 @@ static int open_cuda(const char *uuid, struct gpu **ret_gpu, char *why, size_t w
 	int r;
 
 	r = gpu_cuda_open(uuid, ret_gpu, text, sizeof(text));
-	say(why, why_len, "%s", text);
+	gpu_say(why, why_len, "%s", text);
 	return r;
 }
 
@@ -55,12 +41,12 @@ static int open_auto(struct gpu **ret_gpu, char *why, size_t why_len)
 	int r;
 
 	if (open_cuda(NULL, ret_gpu, text, sizeof(text)) == 0) {
-		say(why, why_len, "%s (chosen by auto)", text);
+		gpu_say(why, why_len, "%s (chosen by auto)", text);
 		return 0;
 	}
 	r = opened(gpu_host_open(ret_gpu), "host memory", why, why_len);
 	if (r == 0)
-		say(why, why_len, "host memory (chosen by auto: %s)", text);
+		gpu_say(why, why_len, "host memory (chosen by auto: %s)", text);
 	return r;
 }
 
@@ -78,8 +64,9 @@ int gpu_open(const char *name, const struct gpu_sim_config *sim, struct gpu **re
 			      "a simulated device", why, why_len);
 	if (names_cuda(name))
 		return open_cuda(name[4] ? name + 5 : NULL, ret_gpu, why, why_len);
-	say(why, why_len,
-	    "no back end is called \"%s\"; there are auto, host, sim, cuda and cuda:UUID", name);
+	gpu_say(why, why_len,
+		"no back end is called \"%s\"; there are auto, host, sim, cuda and cuda:UUID",
+		name);
 	return -ENOENT;
 }
 

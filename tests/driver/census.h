@@ -46,3 +46,26 @@ static inline bool lookalike_census(struct lookalike_census *ret_census)
 	(void)dlclose(library); /* the count of its users, which is not 0 by this */
 	return entry != NULL;
 }
+
+/* What of the driver this process still holds, the first of it; NULL: nothing. */
+static inline const char *lookalike_held(const struct lookalike_census *c)
+{
+	const struct {
+		uint32_t n;
+		const char *what;
+	} held[] = {
+		{ c->n_memories, "memory" },
+		{ c->n_handles, "a handle" },
+		{ c->n_reservations, "a reservation" },
+		{ c->n_mappings, "a mapping" },
+		{ c->n_registrations, "registered memory" },
+		{ c->n_streams, "a stream" },
+		{ c->n_modules, "a module" },
+		{ c->n_retained, "a context" },
+	};
+
+	for (size_t i = 0; i < sizeof(held) / sizeof(held[0]); i++)
+		if (held[i].n)
+			return held[i].what;
+	return NULL;
+}

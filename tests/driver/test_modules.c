@@ -5,6 +5,7 @@
  */
 #include "gpu/kernels.h"
 #include "tests/driver/util.h"
+#include "tests/lib/run.h"
 
 #define PIECE 256u
 #define IMAGE "//" /* as far as the look-alike looks into one */
@@ -140,16 +141,8 @@ static Suite *suite(void)
 
 int main(int argc, char **argv)
 {
-	SRunner *sr;
-	int failed;
-
 	if (argc != 2)
 		return 2;
 	library = argv[1];
-	sr = srunner_create(suite());
-	srunner_set_fork_status(sr, CK_FORK);
-	srunner_run_all(sr, CK_ENV);
-	failed = srunner_ntests_failed(sr);
-	srunner_free(sr);
-	return failed == 0 ? 0 : 1;
+	return test_run_as(suite(), CK_FORK);
 }

@@ -3,6 +3,7 @@
  * a driver would.
  */
 #include "tests/driver/util.h"
+#include "tests/lib/run.h"
 
 #include <pthread.h>
 #include <signal.h>
@@ -448,12 +449,5 @@ static Suite *suite(void)
 
 int main(void)
 {
-	SRunner *sr = srunner_create(suite());
-	int failed;
-
-	srunner_set_fork_status(sr, CK_FORK);
-	srunner_run_all(sr, CK_ENV);
-	failed = srunner_ntests_failed(sr);
-	srunner_free(sr);
-	return failed == 0 ? 0 : 1;
+	return test_run_as(suite(), CK_FORK);
 }
