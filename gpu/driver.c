@@ -131,7 +131,8 @@ static enum gpu_driver_state fill(struct gpu_driver *d, char *why, size_t why_le
 	missing = l.v2 || l.old ? find_entries(d, &l) : "cuGetProcAddress";
 	if (missing) {
 		gpu_say(why, why_len,
-			"too old: the GPU driver is for CUDA %d.%d and has no %s; install a newer one",
+			"too old: the GPU driver is for CUDA %d.%d and has no %s; install a "
+			"newer one",
 			d->driver_version / 1000, d->driver_version % 1000 / 10, missing);
 		return GPU_DRIVER_TOO_OLD;
 	}

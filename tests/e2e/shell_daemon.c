@@ -289,10 +289,15 @@ END_TEST
 
 START_TEST(exit_codes)
 {
+	char *log;
+
 	ck_assert_int_eq(e2e_daemon_start(&d, (const char *const[]){ "--pool-block", "8", NULL }),
 			 2);
 	ck_assert_int_eq(e2e_daemon_start(&d, (const char *const[]){ "--device", "cuda", NULL }),
 			 1);
+	log = e2e_daemon_log(&d);
+	ck_assert_msg(strstr(log, "device: 'cuda': this version"), "%s", log);
+	free(log);
 	ck_assert_int_eq(e2e_daemon_start(&d, (const char *const[]){ "--redis", "unix:x", NULL }),
 			 2);
 	ck_assert_int_eq(e2e_daemon_start(&d, (const char *const[]){ "--naming-key-file",
