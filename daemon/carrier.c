@@ -114,8 +114,6 @@ static void left_free(struct prefixd_carrier *c)
 
 void prefixd_carrier_message_free(struct prefixd_carrier_message *m)
 {
-	if (m)
-		free(m->buffer);
 	free(m);
 }
 
@@ -354,6 +352,12 @@ static void verify_end(struct prefixd_carrier *c, struct prefixd_carrier_message
 	answer(c, m, error);
 }
 
+/* One is enough: the device fetches one block at a time. */
+static void *look_buffer(const struct prefixd_carrier_message *m)
+{
+	return prefixd_pool_stage(m->pool, m->pool->n_stage);
+}
+
 static void look_done(struct gpu_job *job, int status)
 {
 	struct prefixd_carrier *c = job->ctx;
@@ -365,7 +369,7 @@ static void look_done(struct gpu_job *job, int status)
 	if (status < 0)
 		verify_end(c, m, status);
 	else
-		verify_compare(c, m, m->buffer);
+		verify_compare(c, m, look_buffer(m));
 }
 
 /* The device fetches one block at a time.  Return: whether it does now. */
@@ -375,7 +379,7 @@ static bool look_fetch(struct prefixd_carrier *c, struct prefixd_carrier_message
 	int r;
 
 	c->look = (struct gpu_job){
-		.dst = (uintptr_t)m->buffer,
+		.dst = (uintptr_t)look_buffer(m),
 		.src = ops->slot_addr(m->pool->pool, m->sums[m->n_looked].slot),
 		.len = m->pool->info.slot_bytes,
 		.done = look_done,
@@ -607,7 +611,7 @@ struct prefixd_carrier *prefixd_carrier_free(struct prefixd_carrier *c)
 		return NULL;
 	prefixd_carrier_stop(c);
 	radix_assert(c->n_runs == 0 && !c->looking);
-	list_drop(&c->verifies); /* not before: the device may have been filling one's buffer */
+	list_drop(&c->verifies); /* not before: the device may have been looking at one of them */
 	left_free(c);
 	free(c);
 	return NULL;

@@ -59,7 +59,6 @@ struct prefixd_carrier_message {
 	uint32_t n_sums;    /* at most PREFIXD_VERIFY_MAX */
 	uint32_t n_looked;  /* the carrier's */
 	uint64_t bad, done; /* answered, as in struct prefixd_event */
-	void *buffer;       /* of a block, where no CPU reaches the slots: from malloc */
 	/* POOL_NEW; answered: the pool above, or NULL with a sentence */
 	struct prefixd_pool_plan plan;
 	char why[320];

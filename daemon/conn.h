@@ -32,7 +32,7 @@ struct prefixd_conn;
 #define PREFIXD_CONN_MARKS    64u         /* unsent replies with descriptors, likewise */
 #define PREFIXD_CONN_HARD     (8u << 20)  /* on top of one frame: the peer is dropped */
 #define PREFIXD_CONN_LINGER_S 5           /* how long closing waits for the peer to read */
-#define PREFIXD_CONN_MAX_FDS  4u
+#define PREFIXD_CONN_MAX_FDS  20u
 
 struct prefixd_conn_ops {
 	/* A whole frame; body has header->len bytes, valid during the call. */

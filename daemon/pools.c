@@ -29,14 +29,15 @@ const char *prefixd_bytes_print(uint64_t bytes, char *out, size_t out_len)
 
 /* ---- making one ------------------------------------------------------------------------------ */
 
-static int stage_new(struct prefixd_pool *pool, const struct prefixd_pool_plan *plan,
+static int stage_new(struct gpu *gpu, struct prefixd_pool *pool,
+		     const struct prefixd_pool_plan *plan,
 		     const struct prefixd_arena_config *config)
 {
 	int r;
 
-	if (plan->n_stage == 0)
+	if (gpu->ops->slot_host(pool->pool, 0))
 		return 0;
-	r = prefixd_arena_new(&pool->stage, plan->n_stage * pool->info.slot_stride, config);
+	r = prefixd_arena_new(&pool->stage, (plan->n_stage + 1) * pool->info.slot_stride, config);
 	if (r == 0)
 		pool->n_stage = plan->n_stage;
 	return r;
@@ -126,15 +127,31 @@ static int pool_lock(struct gpu *gpu, struct prefixd_pool *pool)
 	return 0;
 }
 
+enum prefixd_memory_part prefixd_memory_slab(uint32_t i)
+{
+	return i == 0 ? PREFIXD_MEMORY_POOL
+		      : (enum prefixd_memory_part)(PREFIXD_MEMORY_SLAB1 + i - 1);
+}
+
 static int slots_again(struct gpu *gpu, struct prefixd_pool *pool,
 		       const struct prefixd_pool_plan *plan)
 {
-	int fd = fd_left(plan, PREFIXD_MEMORY_POOL);
+	int fds[GPU_SLABS_MAX], r = 0;
+	uint32_t n = 0;
 
-	if (fd < 0)
-		return fd;
-	return fd_close(fd, gpu->ops->pool_adopt(gpu, &fd, 1, plan->n_slots, plan->slot_bytes,
-						 &pool->pool));
+	while (n < GPU_SLABS_MAX && plan->fds[prefixd_memory_slab(n)] >= 0) {
+		r = fd_left(plan, prefixd_memory_slab(n));
+		if (r < 0)
+			break;
+		fds[n++] = r;
+	}
+	if (r >= 0)
+		r = n == 0 ? -EINVAL
+			   : gpu->ops->pool_adopt(gpu, fds, n, plan->n_slots, plan->slot_bytes,
+						  &pool->pool);
+	while (r < 0 && n > 0)
+		(void)close(fds[--n]); /* not taken over */
+	return r;
 }
 
 static int slots_new(struct gpu *gpu, struct prefixd_pool *pool,
@@ -180,6 +197,31 @@ static int table_new(struct prefixd_pool *pool, const struct prefixd_pool_plan *
 							 plan->table_len, flags));
 }
 
+static void unpin(struct gpu *gpu, struct prefixd_pool *pool)
+{
+	if (pool->host_pinned)
+		gpu->ops->host_unpin(gpu, pool->host.base);
+	if (pool->stage_pinned)
+		gpu->ops->host_unpin(gpu, pool->stage.base);
+	pool->host_pinned = pool->stage_pinned = false;
+}
+
+/* What the device copies to and from, besides its own memory. */
+static int pin(struct gpu *gpu, struct prefixd_pool *pool)
+{
+	int r = 0;
+
+	if (pool->host.len > 0) {
+		r = gpu->ops->host_pin(gpu, pool->host.base, pool->host.len);
+		pool->host_pinned = r == 0;
+	}
+	if (r == 0 && pool->stage.len > 0) {
+		r = gpu->ops->host_pin(gpu, pool->stage.base, pool->stage.len);
+		pool->stage_pinned = r == 0;
+	}
+	return r;
+}
+
 static int pool_fill(struct gpu *gpu, struct prefixd_pool *pool,
 		     const struct prefixd_pool_plan *plan, const char **ret_what)
 {
@@ -203,7 +245,11 @@ static int pool_fill(struct gpu *gpu, struct prefixd_pool *pool,
 	if (r < 0)
 		return r;
 	*ret_what = "the copy buffers";
-	return stage_new(pool, plan, &config);
+	r = stage_new(gpu, pool, plan, &config);
+	if (r < 0)
+		return r;
+	*ret_what = "copies between the device and the host tier";
+	return pin(gpu, pool);
 }
 
 /* ---- the keeper ------------------------------------------------------------------------------ */
@@ -212,28 +258,35 @@ const char *prefixd_memory_name(uint32_t group, enum prefixd_memory_part part, c
 				size_t out_len)
 {
 	static const char *const names[] = {
-#define X(sym, text) "." text,
+#define X(sym, text) text,
 		PREFIXD_MEMORIES(X)
 #undef X
-			"",
 	};
 
-	snprintf(out, out_len, "g%u%s", group, names[part]);
+	if (part == PREFIXD_N_MEMORIES)
+		snprintf(out, out_len, "g%u", group);
+	else if (part >= PREFIXD_MEMORY_SLAB1)
+		snprintf(out, out_len, "g%u.%s%u", group, names[PREFIXD_MEMORY_POOL],
+			 (unsigned)(part - PREFIXD_MEMORY_SLAB1 + 1));
+	else
+		snprintf(out, out_len, "g%u.%s", group, names[part]);
 	return out;
 }
 
 /* Return: 0; negative errno, and he has none of it: half of a group is of no use to anybody. */
 static int pool_keep(struct gpu *gpu, const struct prefixd_pool *pool, struct prefixd_keep *keep)
 {
-	const int fds[PREFIXD_N_MEMORIES] = {
-		[PREFIXD_MEMORY_POOL] = gpu->ops->pool_fd(pool->pool, 0, false),
-		[PREFIXD_MEMORY_GENERATIONS] = pool->generations.fd,
-		[PREFIXD_MEMORY_TABLE] = pool->table.store.len > 0 ? pool->table.fd : -1,
-		[PREFIXD_MEMORY_HOST] = pool->host_shm.len > 0 ? pool->host_shm.fd : -1,
-	};
+	int fds[PREFIXD_N_MEMORIES];
 	char name[PREFIXD_KEEP_NAME_MAX];
 	int r = 0;
 
+	_Static_assert(PREFIXD_N_MEMORIES * 8 < PREFIXD_KEEP_ITEMS_MAX, "eight groups are kept");
+	memset(fds, -1, sizeof(fds));
+	for (uint32_t i = 0; i < pool->info.n_slabs; i++)
+		fds[prefixd_memory_slab(i)] = gpu->ops->pool_fd(pool->pool, i, false);
+	fds[PREFIXD_MEMORY_GENERATIONS] = pool->generations.fd;
+	fds[PREFIXD_MEMORY_TABLE] = pool->table.store.len > 0 ? pool->table.fd : -1;
+	fds[PREFIXD_MEMORY_HOST] = pool->host_shm.len > 0 ? pool->host_shm.fd : -1;
 	for (int i = 0; i < PREFIXD_N_MEMORIES && r == 0; i++) {
 		radix_crash_point("pools_part_made");
 		if (fds[i] >= 0)
@@ -308,6 +361,8 @@ void prefixd_pool_free(struct gpu *gpu, struct prefixd_pool *pool)
 {
 	if (!pool)
 		return;
+	if (gpu)
+		unpin(gpu, pool); /* else the device is closed, and holds nothing */
 	if (pool->pool)
 		gpu->ops->pool_free(gpu, pool->pool);
 	gpu_shm_free(&pool->generations);
@@ -325,14 +380,7 @@ void prefixd_pool_free(struct gpu *gpu, struct prefixd_pool *pool)
 int prefixd_pools_init(struct prefixd_pools *p, const char *device, char *why, size_t why_len)
 {
 	*p = (struct prefixd_pools){ 0 };
-	/* Workers are told of one descriptor for a pool; memory of a GPU comes in several. */
-	if (strncmp(device, "cuda", 4) == 0) {
-		(void)snprintf(why, why_len,
-			       "device: '%s': this version does not pass memory of a GPU to "
-			       "workers; set it to auto, host or sim",
-			       device);
-		return -ENOTSUP;
-	}
+	/* auto stays on host memory until clients of all languages can map a GPU's. */
 	return gpu_open(strcmp(device, "auto") == 0 ? "host" : device, NULL, &p->gpu, why, why_len);
 }
 
@@ -390,15 +438,17 @@ const struct prefixd_pool *prefixd_pools_get(const struct prefixd_pools *p, uint
 }
 
 uint32_t prefixd_pools_fds(const struct prefixd_pools *p, uint32_t group, bool read_only,
-			   int ret_fds[PREFIXD_POOL_FDS])
+			   int ret_fds[PREFIXD_POOL_FDS_MAX])
 {
 	const struct prefixd_pool *pool = prefixd_pools_get(p, group);
+	uint32_t n = 0;
 
 	if (!pool)
 		return 0;
-	ret_fds[0] = p->gpu->ops->pool_fd(pool->pool, 0, read_only);
-	ret_fds[1] = pool->generations.ro_fd;
-	return PREFIXD_POOL_FDS;
+	for (; n < pool->info.n_slabs; n++)
+		ret_fds[n] = p->gpu->ops->pool_fd(pool->pool, n, read_only);
+	ret_fds[n++] = pool->generations.ro_fd;
+	return n;
 }
 
 void prefixd_pools_poison(struct prefixd_pools *p, uint32_t group, struct radix_run run)
@@ -419,6 +469,6 @@ void *prefixd_pool_host(const struct prefixd_pool *pool, uint32_t slot)
 
 void *prefixd_pool_stage(const struct prefixd_pool *pool, uint32_t i)
 {
-	radix_assert(i < pool->n_stage);
+	radix_assert(i <= pool->n_stage && pool->stage.len > 0);
 	return (char *)pool->stage.base + i * pool->info.slot_stride;
 }

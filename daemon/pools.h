@@ -22,7 +22,10 @@
 
 struct prefixd_keep;
 
-/* What a group's memory lies in, as the keeper names it: "gN.pool" and so on. */
+/*
+ * What a group's memory lies in, as the keeper names it: "gN.pool" and so on.  The device slots may
+ * lie in several slabs: "gN.pool", "gN.pool1", ... "gN.pool15".
+ */
 #define PREFIXD_MEMORIES(X)                                          \
 	X(POOL, "pool")               /* device slots */             \
 	X(GENERATIONS, "generations") /* of these slots */           \
@@ -33,7 +36,8 @@ enum prefixd_memory_part {
 #define X(sym, text) PREFIXD_MEMORY_##sym,
 	PREFIXD_MEMORIES(X)
 #undef X
-	PREFIXD_N_MEMORIES
+	PREFIXD_MEMORY_SLAB1, /* and so on */
+	PREFIXD_N_MEMORIES = PREFIXD_MEMORY_SLAB1 + GPU_SLABS_MAX - 1
 };
 
 struct prefixd_pool {
@@ -45,10 +49,11 @@ struct prefixd_pool {
 	struct gpu_shm host_shm;     /* what `host` is a view of, if it is kept */
 	struct prefixd_region table; /* for the index; none if it is not kept */
 	uint32_t n_host;
-	struct prefixd_arena
-		stage; /* n_stage buffers likewise; none where a CPU reaches the slots */
+	/* Where no CPU reaches the slots: n_stage buffers likewise, and one to look at blocks in. */
+	struct prefixd_arena stage;
 	uint32_t n_stage;
-	uint64_t stage_used; /* the loop's: a bit for each buffer */
+	bool host_pinned, stage_pinned; /* for the device's copies */
+	uint64_t stage_used;            /* the loop's: a bit for each buffer */
 	bool locked;
 };
 
@@ -76,7 +81,7 @@ struct prefixd_pools {
 	uint64_t host_bytes; /* of all host tiers */
 };
 
-#define PREFIXD_POOL_FDS 2u /* the pool, then the generations */
+#define PREFIXD_POOL_FDS_MAX (GPU_SLABS_MAX + 1) /* the slabs, then the generations */
 
 /* ---- on the device's thread ------------------------------------------------------------------ */
 
@@ -87,6 +92,8 @@ struct prefixd_pools {
 radix_nodiscard int prefixd_pool_new(struct prefixd_pool **ret_pool, struct gpu *gpu,
 				     const struct prefixd_pool_plan *plan, int *ret_kept, char *why,
 				     size_t why_len);
+/* Where the descriptor of a slab of the device slots stands. */
+enum prefixd_memory_part prefixd_memory_slab(uint32_t i);
 /* "g7.pool"; PREFIXD_N_MEMORIES: "g7", which is all of them. */
 const char *prefixd_memory_name(uint32_t group, enum prefixd_memory_part part, char *out,
 				size_t out_len);
@@ -111,7 +118,7 @@ void prefixd_pools_put(struct prefixd_pools *p, struct prefixd_pool *pool);
 struct prefixd_pool *prefixd_pools_take(struct prefixd_pools *p, uint32_t group);
 /* What OPEN's reply carries.  Return: how many, 0 for a group without memory. */
 uint32_t prefixd_pools_fds(const struct prefixd_pools *p, uint32_t group, bool read_only,
-			   int ret_fds[PREFIXD_POOL_FDS]);
+			   int ret_fds[PREFIXD_POOL_FDS_MAX]);
 const struct prefixd_pool *prefixd_pools_get(const struct prefixd_pools *p, uint32_t group);
 /*
  * Marks the memory of slots that became free, on the simulated device.  It touches the slots alone
@@ -121,7 +128,7 @@ void prefixd_pools_poison(struct prefixd_pools *p, uint32_t group, struct radix_
 
 /* A host slot or a buffer. */
 void *prefixd_pool_host(const struct prefixd_pool *pool, uint32_t slot);
-void *prefixd_pool_stage(const struct prefixd_pool *pool, uint32_t i);
+void *prefixd_pool_stage(const struct prefixd_pool *pool, uint32_t i); /* n_stage: to look in */
 
 /* "8.0 GiB" */
 const char *prefixd_bytes_print(uint64_t bytes, char *out, size_t out_len);

@@ -99,7 +99,7 @@ static void capture_add(struct prefixd_capture *cap, const uint8_t *bytes, size_
 static void act_send(struct prefixd_server *s, const struct prefixd_action *a)
 {
 	struct prefixd_client *c = prefixd_client_find(s, a->session);
-	int fds[PREFIXD_POOL_FDS];
+	int fds[PREFIXD_POOL_FDS_MAX];
 	uint32_t n_fds = 0;
 
 	if (!c)

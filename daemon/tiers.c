@@ -184,13 +184,6 @@ static void act_verify(struct prefixd_server *s, const struct prefixd_action *a)
 		m->pool = prefixd_pool_of(s, a->group);
 		m->sums = memcpy(m + 1, a->u.verify.v, len);
 		m->n_sums = a->u.verify.n;
-		if (s->pools.gpu->ops->kind != GPU_KIND_HOST) {
-			m->buffer = malloc(m->pool->info.slot_bytes);
-			if (!m->buffer) {
-				free(m);
-				m = NULL;
-			}
-		}
 	}
 	if (m)
 		prefixd_carrier_send(s->tiers->carrier, m);

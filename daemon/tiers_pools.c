@@ -163,7 +163,11 @@ void prefixd_pool_made(struct prefixd_server *s, struct prefixd_carrier_message 
 	event.u.pool.pool_len = m->pool->info.len;
 	event.u.pool.generations = m->pool->generations.base;
 	event.u.pool.table = m->pool->table.store.len > 0 ? &m->pool->table.store : NULL;
-	event.u.pool.n_fds = PREFIXD_POOL_FDS;
+	event.u.pool.n_fds = (uint8_t)(m->pool->info.n_slabs + 1);
+	event.u.pool.slab_len = m->pool->info.slab_bytes;
+	if (s->pools.gpu->ops->kind == GPU_KIND_CUDA)
+		event.u.pool.device = PROTO_DEVICE_CUDA;
+	memcpy(event.u.pool.device_id.b, m->pool->info.device_id, sizeof(event.u.pool.device_id.b));
 	prefixd_server_step(s, &event);
 	if (s->memory.bytes > heap)
 		prefixd_info("pool %u: its index takes %s now; keys and tree grow with what is "

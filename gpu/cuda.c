@@ -200,13 +200,12 @@ static int able(struct cuda *c)
 static int describe(struct cuda *c, char *why, size_t why_len)
 {
 	char name[96] = "", text[ID_TEXT];
-	struct gpu_cu_uuid id = { 0 };
 	size_t n_free = 0, total = 0;
 	int r, major = 0, minor = 0, n = 0;
 
 	r = gpu_cuda_call(c, device_name, name, (int)sizeof(name), c->device);
 	if (r == 0)
-		r = gpu_cuda_call(c, device_uuid, &id, c->device);
+		r = gpu_cuda_call(c, device_uuid, &c->id, c->device);
 	if (r == 0)
 		r = attribute(c, GPU_CU_COMPUTE_CAPABILITY_MAJOR, &major);
 	if (r == 0)
@@ -217,7 +216,7 @@ static int describe(struct cuda *c, char *why, size_t why_len)
 		r = gpu_cuda_call(c, mem_info, &n_free, &total);
 	if (r < 0)
 		return r;
-	id_to_text(&id, text);
+	id_to_text(&c->id, text);
 	(void)snprintf(why, why_len,
 		       "%s (%s), compute %d.%d, %d multiprocessors, %zu of %zu MiB free, driver for"
 		       " CUDA %d.%d",

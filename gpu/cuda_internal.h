@@ -48,6 +48,7 @@ struct cuda_pool {
 	uint64_t slab_bytes;
 	uint32_t n_slabs;
 	uint32_t n_mapped; /* slabs from the first on */
+	struct gpu_cu_uuid device;
 	bool reserved;
 	int fds[];
 };
@@ -56,6 +57,7 @@ struct cuda {
 	struct gpu gpu;
 	struct gpu_driver driver;
 	gpu_cu_device device;
+	struct gpu_cu_uuid id;
 	gpu_cu_context context;
 	struct gpu_cu_alloc_prop prop; /* of all slabs */
 	uint64_t granularity;

@@ -23,7 +23,6 @@
 #include <unistd.h>
 
 #define SLAB_BYTES (UINT64_C(256) << 20)
-#define MAX_SLABS  128u /* descriptors that fit into one message, and more */
 #define FILL_MS    30000u
 
 static struct cuda_pool *pool_of(const struct gpu_pool *pool)
@@ -42,7 +41,7 @@ static uint64_t round_up(uint64_t n, uint64_t unit)
 static uint64_t slab_bytes_of(uint64_t len, uint64_t granularity)
 {
 	uint64_t few = round_up(len, 4) / 4;
-	uint64_t many = round_up(len, MAX_SLABS) / MAX_SLABS;
+	uint64_t many = round_up(len, GPU_SLABS_MAX) / GPU_SLABS_MAX;
 
 	return round_up(few < SLAB_BYTES    ? few
 			: many < SLAB_BYTES ? SLAB_BYTES
@@ -77,6 +76,7 @@ static int pool_shape(const struct cuda *c, uint32_t n_slots, uint64_t slot_byte
 	p->pool.slot_bytes = slot_bytes;
 	p->pool.slot_stride = stride;
 	p->slab_bytes = slab_bytes;
+	p->device = c->id;
 	p->n_slabs = n;
 	for (uint32_t i = 0; i < n; i++)
 		p->fds[i] = -1;
@@ -287,6 +287,7 @@ void gpu_cuda_pool_info(const struct gpu_pool *pool, struct gpu_pool_info *ret_i
 		.n_slabs = p->n_slabs,
 		.slab_bytes = p->slab_bytes,
 	};
+	memcpy(ret_info->device_id, p->device.b, sizeof(ret_info->device_id));
 }
 
 /* A descriptor of device memory always grants writing. */

@@ -31,6 +31,8 @@
 
 #include "radix/base.h"
 
+#define GPU_SLABS_MAX 16u /* of one pool: what a message and a keeper can carry */
+
 struct gpu;
 struct gpu_pool;
 
@@ -49,8 +51,9 @@ struct gpu_pool_info {
 	uint64_t page_bytes;  /* 4096, or 2 MiB where huge pages were granted */
 	bool huge;
 	bool sealed;
-	uint32_t n_slabs;    /* parts with a descriptor each, side by side in every mapping */
-	uint64_t slab_bytes; /* of each but the last, which ends at `len` */
+	uint32_t n_slabs;      /* parts with a descriptor each, side by side in every mapping */
+	uint64_t slab_bytes;   /* of each but the last, which ends at `len` */
+	uint8_t device_id[16]; /* of a GPU, its UUID; else zero */
 };
 
 struct gpu_job {
