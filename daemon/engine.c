@@ -90,7 +90,7 @@ static void measure_replies(struct prefixd_engine *e)
 	struct proto_commit_rep commit = { 0 };
 	struct proto_writer w = { 0 };
 
-	proto_match_rep_encode(&w, &match);
+	proto_match_rep_encode_as(&w, 2, &match); /* the runs are its last field, up to 2 */
 	e->match_fixed = (uint32_t)w.len;
 	w.len = 0;
 	proto_reserve_rep_encode(&w, &reserve);

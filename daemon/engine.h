@@ -185,8 +185,11 @@ struct prefixd_event {
 						 or adopted */
 			/* for the block table: empty, or adopted; NULL: it ends with the engine */
 			struct radix_store *table;
-			uint8_t n_fds;   /* descriptors that OPEN's reply will carry */
-			const char *why; /* POOL_FAILED: a sentence for the client */
+			uint8_t n_fds;  /* descriptors that OPEN's reply will carry */
+			uint8_t device; /* enum proto_device */
+			struct proto_id device_id;
+			uint64_t slab_len; /* 0: the pool has one slab */
+			const char *why;   /* POOL_FAILED: a sentence for the client */
 		} pool;
 		struct {
 			uint64_t deadline_ns; /* absolute; 0: none */

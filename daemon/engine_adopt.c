@@ -501,9 +501,7 @@ void prefixd_adopt_ready(struct prefixd_engine *e, struct prefixd_group *g,
 			prefixd_root_free(e, root_in(&roots, i));
 	roots_deinit(e, &roots);
 	radix_recover_end(g->index);
-	g->slot_stride = event->u.pool.slot_stride;
-	g->pool_len = event->u.pool.pool_len;
-	g->n_fds = event->u.pool.n_fds;
+	prefixd_group_memory(g, event);
 	g->adopting = false;
 	e->n_adopting--;
 	g->reap = true;

@@ -255,6 +255,16 @@ struct radix_index_config prefixd_group_config(const struct prefixd_engine *e,
 	return config;
 }
 
+void prefixd_group_memory(struct prefixd_group *g, const struct prefixd_event *event)
+{
+	g->slot_stride = event->u.pool.slot_stride;
+	g->pool_len = event->u.pool.pool_len;
+	g->n_fds = event->u.pool.n_fds;
+	g->device = event->u.pool.device;
+	g->device_id = event->u.pool.device_id;
+	g->slab_len = event->u.pool.slab_len ? event->u.pool.slab_len : g->pool_len;
+}
+
 void prefixd_pool_ready(struct prefixd_engine *e, const struct prefixd_event *event)
 {
 	uint32_t group = event->u.pool.group;
@@ -276,9 +286,7 @@ void prefixd_pool_ready(struct prefixd_engine *e, const struct prefixd_event *ev
 		return;
 	}
 	g->n_entries = config.n_entries;
-	g->slot_stride = event->u.pool.slot_stride;
-	g->pool_len = event->u.pool.pool_len;
-	g->n_fds = event->u.pool.n_fds;
+	prefixd_group_memory(g, event);
 	if (config.store)
 		prefixd_note_group(e, g);
 	prefixd_group_open(e, g);

@@ -19,6 +19,8 @@ struct prefixd_group *prefixd_group_new(struct prefixd_engine *e, struct prefixd
 struct radix_index_config prefixd_group_config(const struct prefixd_engine *e,
 					       const struct prefixd_group *g);
 /* The group is there: OPENs that wait are answered. */
+/* What POOL_READY says of its memory. */
+void prefixd_group_memory(struct prefixd_group *g, const struct prefixd_event *event);
 void prefixd_group_open(struct prefixd_engine *e, struct prefixd_group *g);
 /* A group without memory yet, of these numbers; not in e->groups.  NULL: no memory. */
 struct prefixd_group *prefixd_group_make(struct prefixd_engine *e, uint32_t id, uint32_t n_slots,

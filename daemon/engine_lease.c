@@ -658,7 +658,7 @@ static void commit_on(struct prefixd_engine *e, struct prefixd_request *rq, stru
 	tell_hit(e, l);
 	prefixd_lease_lower_look(l);
 	prefixd_reply_begin(e, &rp, e->commit_fixed);
-	runs = prefixd_reply_runs(e, &rp, e->commit_fixed, m->n);
+	runs = prefixd_reply_runs(e, &rp, e->commit_fixed, 0, m->n);
 	for (i = 0; i < m->n; i++) {
 		if (m->checksum_kind)
 			memcpy(b.checksum, (const uint8_t *)m->checksums.p + (size_t)i * 16, 16);
@@ -700,7 +700,7 @@ void prefixd_op_commit(struct prefixd_engine *e, struct prefixd_request *rq)
 	struct prefixd_lease *l;
 	const char *bad;
 
-	if (proto_commit_req_decode(rq->body, rq->h->len, &m, &bad)) {
+	if (proto_commit_req_decode_as(rq->s->version, rq->body, rq->h->len, &m, &bad)) {
 		prefixd_refuse_body(e, rq, bad);
 		return;
 	}
@@ -727,7 +727,7 @@ void prefixd_op_release(struct prefixd_engine *e, struct prefixd_request *rq)
 	struct prefixd_reply rp;
 	const char *bad;
 
-	if (proto_release_req_decode(rq->body, rq->h->len, &m, &bad)) {
+	if (proto_release_req_decode_as(rq->s->version, rq->body, rq->h->len, &m, &bad)) {
 		prefixd_refuse_body(e, rq, bad);
 		return;
 	}

@@ -312,8 +312,10 @@ static void reply_match(struct prefixd_engine *e, struct prefixd_request *rq,
 	rep->miss_token = radix_min_u64(served, l->n_tokens);
 	rep->reuse = radix_reuse_counter(l->group->index);
 	rep->reason = served >= l->n_tokens ? PROTO_REASON_NONE : l->reason;
-	proto_match_rep_encode(&rp->w, rep);
+	proto_match_rep_encode_as(&rp->w, 2, rep); /* up to the runs, which are in place */
 	prefixd_reply_add_runs(rp, k->runs.n);
+	if (rq->s->version >= 3)
+		prefixd_reply_add_lossy(rp, rep);
 	prefixd_reply_send(e, rq, rp);
 	/* Does Redis know more?  Whoever asks next will be told. */
 	if (!k->runs.full && !l->n_pend && k->m.n_blocks < k->n_keys &&
@@ -409,7 +411,7 @@ static bool match_on(struct prefixd_engine *e, struct prefixd_request *rq, struc
 	struct prefixd_reply rp;
 
 	prefixd_reply_begin(e, &rp, e->match_fixed);
-	k->runs = prefixd_reply_runs(e, &rp, e->match_fixed, k->n_keys);
+	k->runs = prefixd_reply_runs(e, &rp, e->match_fixed, PREFIXD_MATCH_TAIL, k->n_keys);
 	look(l->group->index, k);
 	left = k->n_keys - k->m.n_device;
 	if (prefixd_lease_keys_room(e, l, (size_t)left * key_len) < 0)
@@ -448,7 +450,7 @@ void prefixd_op_match(struct prefixd_engine *e, struct prefixd_request *rq)
 	const char *bad;
 	int r = 0;
 
-	if (proto_match_req_decode(rq->body, rq->h->len, &m, &bad)) {
+	if (proto_match_req_decode_as(rq->s->version, rq->body, rq->h->len, &m, &bad)) {
 		prefixd_refuse_body(e, rq, bad);
 		return;
 	}
@@ -475,7 +477,7 @@ void prefixd_op_match(struct prefixd_engine *e, struct prefixd_request *rq)
 	k.no_tail = (m.flags & PROTO_MATCH_NO_TAIL) || !tails_allowed(name.ns);
 	k.may_load = may_load(e, l, m.flags);
 	k.from = radix_place_root(l->root->index_root);
-	r = prefixd_op_prepare(e, rq, &m.op_id, e->match_fixed + 8 * k.n_keys);
+	r = prefixd_op_prepare(e, rq, &m.op_id, e->match_fixed + PREFIXD_MATCH_TAIL + 8 * k.n_keys);
 	/* A graft changes the tree: after it nothing may fail for want of memory. */
 	if (r == 0 && (m.flags & PROTO_MATCH_ISLAND))
 		r = prefixd_lease_keys_room(e, l, m.keys.n);
@@ -603,7 +605,7 @@ static void extend_on(struct prefixd_engine *e, struct prefixd_request *rq, stru
 	 * an older epoch nothing is found any more. */
 	k.n_keys = l->n_reserved || l->root->detached ? 0 : l->n_keys;
 	prefixd_reply_begin(e, &rp, e->match_fixed);
-	k.runs = prefixd_reply_runs(e, &rp, e->match_fixed, k.n_keys);
+	k.runs = prefixd_reply_runs(e, &rp, e->match_fixed, PREFIXD_MATCH_TAIL, k.n_keys);
 	prefixd_lease_lower_look(l);
 	if (l->root->detached)
 		l->n_gone += prefixd_lease_lower(l);
@@ -643,7 +645,8 @@ void prefixd_op_extend(struct prefixd_engine *e, struct prefixd_request *rq)
 	l = prefixd_lease_of(e, rq, m.lease);
 	if (!l || !extend_check(e, rq, l, &m, &n_new))
 		return;
-	r = prefixd_op_prepare(e, rq, &m.op_id, e->match_fixed + 8 * (l->n_keys + n_new));
+	r = prefixd_op_prepare(e, rq, &m.op_id,
+			       e->match_fixed + PREFIXD_MATCH_TAIL + 8 * (l->n_keys + n_new));
 	if (r == 0)
 		r = prefixd_lease_keys_room(e, l, m.keys.n);
 	/* A parent that is not there, or not resident, grafts nothing: the island stays one. */

@@ -163,6 +163,23 @@ static bool check_keys(struct prefixd_engine *e, struct prefixd_request *rq,
 	}
 }
 
+/* What version 3 can say and this daemon cannot do. */
+static bool check_offered(struct prefixd_engine *e, struct prefixd_request *rq,
+			  const struct proto_open_req *m)
+{
+	if (m->flags & PROTO_OPEN_STRIPE)
+		return bad(e, rq, "flags", "STRIPE is not offered by this daemon");
+	if (m->flags & PROTO_OPEN_WINDOWS)
+		return bad(e, rq, "flags", "WINDOWS is not offered by this daemon");
+	if (m->flags & PROTO_OPEN_WORDS)
+		return bad(e, rq, "flags", "WORDS is not offered by this daemon");
+	if (m->cold_codec.n && !(m->cold_codec.n == 4 && !memcmp(m->cold_codec.p, "none", 4)))
+		return bad(e, rq, "cold_codec", "this daemon codes no blocks; give none");
+	if (m->exact_layers.n)
+		return bad(e, rq, "exact_layers", "it goes with a cold_codec; leave it empty");
+	return true;
+}
+
 static bool check_sizes(struct prefixd_engine *e, struct prefixd_request *rq,
 			const struct proto_open_req *m)
 {
@@ -338,6 +355,11 @@ static void reply_open(struct prefixd_engine *e, struct prefixd_request *rq,
 		.pool_len = g->pool_len,
 		.n_pool_fds = g->n_fds,
 		.pool = g->pool,
+		.device = g->device,
+		.device_id = g->device_id,
+		.slab_len = g->slab_len,
+		.n_ranks = 1,
+		.cold_bytes = g->slot_bytes,
 	};
 	struct prefixd_reply rp;
 	struct prefixd_action *a;
@@ -479,7 +501,7 @@ void prefixd_op_open(struct prefixd_engine *e, struct prefixd_request *rq)
 	struct proto_open_req m;
 	const char *field;
 
-	if (proto_open_req_decode(rq->body, rq->h->len, &m, &field)) {
+	if (proto_open_req_decode_as(rq->s->version, rq->body, rq->h->len, &m, &field)) {
 		prefixd_refuse_body(e, rq, field);
 		return;
 	}
@@ -487,7 +509,8 @@ void prefixd_op_open(struct prefixd_engine *e, struct prefixd_request *rq)
 		prefixd_refuse(e, rq, PROTO_STATUS_DRAINING, NULL, "the daemon is stopping");
 		return;
 	}
-	if (check_names(e, rq, &m) && check_keys(e, rq, &m) && check_sizes(e, rq, &m))
+	if (check_names(e, rq, &m) && check_keys(e, rq, &m) && check_sizes(e, rq, &m) &&
+	    check_offered(e, rq, &m))
 		open_namespace(e, rq, &m);
 }
 

@@ -162,13 +162,13 @@ void prefixd_reply_begin(struct prefixd_engine *e, struct prefixd_reply *rp, uin
 }
 
 struct radix_runs prefixd_reply_runs(struct prefixd_engine *e, const struct prefixd_reply *rp,
-				     uint32_t fixed, uint32_t want)
+				     uint32_t fixed, uint32_t tail, uint32_t want)
 {
 	size_t at = PROTO_HEADER_LEN + fixed;
-	size_t room = e->config.limits.max_frame - at;
+	size_t room = e->config.limits.max_frame - at - tail;
 	struct radix_runs runs = { 0 };
 
-	room = radix_min_u64(room, rp->w.cap - at) / sizeof(struct radix_run);
+	room = radix_min_u64(room, rp->w.cap - at - tail) / sizeof(struct radix_run);
 	runs.v = (struct radix_run *)(void *)(rp->w.p + at);
 	runs.cap = (uint32_t)radix_min_u64(room, want);
 	return runs;
@@ -179,6 +179,14 @@ void prefixd_reply_add_runs(struct prefixd_reply *rp, uint32_t n)
 	/* RUNS is the last field: its count is the last word that was written. */
 	memcpy(rp->w.p + rp->w.len - sizeof(n), &n, sizeof(n));
 	rp->w.len += (size_t)n * sizeof(struct radix_run);
+}
+
+void prefixd_reply_add_lossy(struct prefixd_reply *rp, const struct proto_match_rep *rep)
+{
+	const uint32_t v[] = { rep->n_lossy, rep->first_lossy };
+
+	memcpy(rp->w.p + rp->w.len, v, sizeof(v));
+	rp->w.len += sizeof(v);
 }
 
 static struct prefixd_action *finish(struct prefixd_engine *e, struct prefixd_request *rq,

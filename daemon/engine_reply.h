@@ -37,9 +37,12 @@ __attribute__((format(printf, 3, 4))) void prefixd_log(struct prefixd_engine *e,
 void prefixd_reply_begin(struct prefixd_engine *e, struct prefixd_reply *rp, uint32_t fixed);
 /* Where the runs of a reply that was begun with `fixed` go; at most `want` of them. */
 struct radix_runs prefixd_reply_runs(struct prefixd_engine *e, const struct prefixd_reply *rp,
-				     uint32_t fixed, uint32_t want);
+				     uint32_t fixed, uint32_t tail, uint32_t want);
 /* The body was encoded with an empty last field RUNS; its n runs already lie behind it. */
 void prefixd_reply_add_runs(struct prefixd_reply *rp, uint32_t n);
+/* What version 3 has behind the runs of MATCH's reply: room for it is the `tail` above. */
+#define PREFIXD_MATCH_TAIL 8u
+void prefixd_reply_add_lossy(struct prefixd_reply *rp, const struct proto_match_rep *rep);
 struct prefixd_action *prefixd_reply_send(struct prefixd_engine *e, struct prefixd_request *rq,
 					  struct prefixd_reply *rp);
 /* `field` may be NULL. */

@@ -59,7 +59,7 @@ static void reserve_on(struct prefixd_engine *e, struct prefixd_request *rq,
 	uint32_t granted = 0, *to = l->slots + l->res_head + l->n_reserved;
 
 	prefixd_reply_begin(e, &rp, e->reserve_fixed);
-	runs = prefixd_reply_runs(e, &rp, e->reserve_fixed, want);
+	runs = prefixd_reply_runs(e, &rp, e->reserve_fixed, 0, want);
 	radix_reserve(l->group->index, l->idx, want, &runs, &granted);
 	radix_crash_point("engine_reserved");
 	l->group->reap = true;

@@ -380,7 +380,7 @@ void prefixd_op_quiesced(struct prefixd_engine *e, struct prefixd_request *rq)
 	struct prefixd_reply rp;
 	const char *bad;
 
-	if (proto_quiesced_req_decode(rq->body, rq->h->len, &m, &bad)) {
+	if (proto_quiesced_req_decode_as(rq->s->version, rq->body, rq->h->len, &m, &bad)) {
 		prefixd_refuse_body(e, rq, bad);
 		return;
 	}

@@ -68,6 +68,9 @@ struct prefixd_group {
 	struct proto_id pool; /* names the pool's memory, in every life that keeps it */
 	bool kept;            /* the memory is that of an earlier life */
 	uint8_t n_fds;
+	uint8_t device; /* how workers map it: with the next two, for OPEN's reply */
+	struct proto_id device_id;
+	uint64_t slab_len;
 	bool reap; /* blocks left the tree in this step: look for roots without trace */
 	struct radix_index *index;
 	uint8_t *marks;            /* [n_slots], scratch of verify */

@@ -209,7 +209,8 @@ static inline void refuse_bits(struct proto_reader *r, const char *field, uint32
  * can give them a meaning without an older daemon silently doing something else.  `id` is a
  * constant at every call: the switch costs nothing.
  */
-static inline void check_bits(struct proto_reader *r, enum proto_body_id id, const void *msg)
+static inline void check_bits(struct proto_reader *r, enum proto_body_id id, uint32_t version,
+			      const void *msg)
 {
 #define CHECK(low, field, defined)                                                           \
 	case PROTO_BODY_##low:                                                               \
@@ -225,8 +226,8 @@ static inline void check_bits(struct proto_reader *r, enum proto_body_id id, con
 	}
 	switch ((int)id) {
 		CHECK(hello_req, flags, PROTO_HELLO_ALL)
-		CHECK(open_req, flags, PROTO_OPEN_ALL)
-		CHECK(match_req, flags, PROTO_MATCH_ALL)
+		CHECK(open_req, flags, version < 3 ? PROTO_OPEN_ALL_1 : PROTO_OPEN_ALL)
+		CHECK(match_req, flags, version < 3 ? PROTO_MATCH_ALL_1 : PROTO_MATCH_ALL)
 		CHECK(extend_req, flags, PROTO_EXTEND_ALL)
 		CHECK(release_req, flags, PROTO_RELEASE_ALL)
 		CHECK(probe_req, flags, PROTO_PROBE_ALL)
@@ -279,7 +280,7 @@ static inline int finish(struct proto_reader *r, const char **ret_bad_field)
 		struct proto_##low msg = {};                                                 \
                                                                                              \
 		get_##low(&r, version, &msg);                                                \
-		check_bits(&r, PROTO_BODY_##low, &msg);                                      \
+		check_bits(&r, PROTO_BODY_##low, version, &msg);                             \
 		if (finish(&r, ret_bad_field))                                               \
 			return PROTO_E_BAD;                                                  \
 		*ret_msg = msg;                                                              \

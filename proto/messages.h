@@ -24,7 +24,7 @@
 #include "radix/base.h"
 
 #define PROTO_MAGIC             0x44584650u /* "PFXD" on the wire */
-#define PROTO_VERSION           2u          /* the newest one that is spoken here */
+#define PROTO_VERSION           3u          /* the newest one that is spoken here */
 #define PROTO_VERSION_MIN       1u          /* the oldest one */
 #define PROTO_VERSION_HELLO     1u /* in the headers of HELLO and its reply, whatever is agreed */
 #define PROTO_HEADER_LEN        40u
@@ -53,24 +53,25 @@ struct proto_header {
 	struct proto_id boot; /* replies: the daemon's life; requests: the one known, or zero */
 };
 
-#define PROTO_OPS(X)                                                      \
-	X(1, HELLO, hello)                                                \
-	X(2, OPEN, open)                                                  \
-	X(3, MATCH, match)                                                \
-	X(4, EXTEND, extend)                                              \
-	X(5, RESERVE, reserve)                                            \
-	X(6, COMMIT, commit)                                              \
-	X(7, RELEASE, release)                                            \
-	X(8, WAIT, wait)                                                  \
-	X(9, PREFETCH, prefetch)                                          \
-	X(10, PROBE, probe)                                               \
-	X(11, EXPLAIN, explain)                                           \
-	X(12, REPORT, report)                                             \
-	X(13, SUBSCRIBE, subscribe)                                       \
-	X(14, QUIESCED, quiesced)                                         \
-	X(15, PING, ping)                                                 \
-	X(16, EVENT, event) /* the daemon's alone: what a WAIT came to */ \
-	X(17, CHANGES, changes)                                           \
+#define PROTO_OPS(X)                                                          \
+	X(1, HELLO, hello)                                                    \
+	X(2, OPEN, open)                                                      \
+	X(3, MATCH, match)                                                    \
+	X(4, EXTEND, extend)                                                  \
+	X(5, RESERVE, reserve)                                                \
+	X(6, COMMIT, commit)                                                  \
+	X(7, RELEASE, release)                                                \
+	X(8, WAIT, wait)                                                      \
+	X(9, PREFETCH, prefetch)                                              \
+	X(10, PROBE, probe)                                                   \
+	X(11, EXPLAIN, explain)                                               \
+	X(12, REPORT, report)                                                 \
+	X(13, SUBSCRIBE, subscribe)                                           \
+	X(14, QUIESCED, quiesced)                                             \
+	X(15, PING, ping)                                                     \
+	X(16, EVENT, event) /* the daemon's alone: what a WAIT came to */     \
+	X(17, CHANGES, changes)                                               \
+	X(18, LOST, lost)   /* the daemon's alone: a pool's memory is gone */ \
 	X(32, ADMIN, admin) /* on the admin socket only */
 
 /* status code, name, what the worker does */
@@ -99,7 +100,8 @@ struct proto_header {
 	X(21, CONFLICT, "go on without the parent; that digest hangs under another one")         \
 	X(22, UNSUPPORTED, "do without; this daemon was built or started without it")            \
 	X(23, NO_MEMORY, "compute; the daemon has no memory for the request")                    \
-	X(24, REVOKED, "compute; the lease was taken back")
+	X(24, REVOKED, "compute; the lease was taken back")                                      \
+	X(25, DEVICE_LOST, "compute; the device's memory is gone: let go of it, OPEN again")
 
 enum proto_op {
 #define X(code, sym, low) PROTO_OP_##sym = (code),
@@ -194,29 +196,37 @@ enum {
 enum {
 	PROTO_OPEN_OPAQUE = 1, /* layout is the engine's own: sizes are not recomputed */
 	PROTO_OPEN_EXTRA = 2,  /* token mode: each key ends in a 32-byte extra digest */
-	PROTO_OPEN_ALL = 3
+	PROTO_OPEN_ALL_1 = 3,  /* what versions 1 and 2 define */
+	/* version 3 */
+	PROTO_OPEN_STRIPE = 4,  /* a block is a slot in the pool of each of tp_size ranks */
+	PROTO_OPEN_WINDOWS = 8, /* `windows` says what MATCH may do without */
+	PROTO_OPEN_WORDS = 16,  /* the session's words are wanted, for its stream to write */
+	PROTO_OPEN_ALL = 31
 };
 
-#define PROTO_OPEN_REQ_FIELDS(U8, U16, U32, U64, ID, STR, BLOB, RUNS, SINCE)                 \
-	U8(key_mode) /* enum proto_key_mode */                                               \
-	U32(flags)                                                                           \
-	STR(model, 255)                                                                      \
-	STR(revision, 255)                                                                   \
-	STR(dtype, 32)   /* as stored: float16, bfloat16, fp8_e4m3, int8 ... never "auto" */ \
-	STR(scales, 255) /* digest or name of K/V scales; empty: none */                     \
-	U32(layers)                                                                          \
-	U32(kv_heads)                                                                        \
-	U32(head_dim)                                                                        \
-	U32(block_tokens)                                                                    \
-	U64(block_bytes)  /* K and V of all layers of one block, this rank */                \
-	STR(layout, 64)   /* e.g. "block-major", "opaque" */                                 \
-	STR(windows, 255) /* attention windows by layer group; empty: full */                \
-	STR(adapter, 255) /* LoRA name and revision; empty: none */                          \
-	U32(tp_size)                                                                         \
-	U32(tp_rank)                                                                         \
-	STR(engine, 64)      /* engine and its layout version */                             \
-	U32(digest_len)      /* digest mode: bytes per key, 16..64; token mode: 0 */         \
-	BLOB(seed_probe, 64) /* digest mode: the engine's hash of the canonical block; else empty */
+#define PROTO_OPEN_REQ_FIELDS(U8, U16, U32, U64, ID, STR, BLOB, RUNS, SINCE)                  \
+	U8(key_mode) /* enum proto_key_mode */                                                \
+	U32(flags)                                                                            \
+	STR(model, 255)                                                                       \
+	STR(revision, 255)                                                                    \
+	STR(dtype, 32)   /* as stored: float16, bfloat16, fp8_e4m3, int8 ... never "auto" */  \
+	STR(scales, 255) /* digest or name of K/V scales; empty: none */                      \
+	U32(layers)                                                                           \
+	U32(kv_heads)                                                                         \
+	U32(head_dim)                                                                         \
+	U32(block_tokens)                                                                     \
+	U64(block_bytes)  /* K and V of all layers of one block, this rank */                 \
+	STR(layout, 64)   /* e.g. "block-major", "opaque" */                                  \
+	STR(windows, 255) /* attention windows by layer group; empty: full */                 \
+	STR(adapter, 255) /* LoRA name and revision; empty: none */                           \
+	U32(tp_size)                                                                          \
+	U32(tp_rank)                                                                          \
+	STR(engine, 64)      /* engine and its layout version */                              \
+	U32(digest_len)      /* digest mode: bytes per key, 16..64; token mode: 0 */          \
+	BLOB(seed_probe, 64) /* digest mode: the hash of the canonical block; else empty */   \
+	SINCE(3)                                                                              \
+	STR(cold_codec, 16)    /* of copies below the device: none, fp8, int8; empty: none */ \
+	STR(exact_layers, 255) /* layers that stay exact all the same: "0-1,31"; empty: none */
 
 enum {
 	PROTO_OPENED_SEED_MISMATCH = 1,
@@ -225,20 +235,37 @@ enum {
 	PROTO_OPENED_ALL_1 = 3 /* what version 1 defines */
 };
 
-#define PROTO_OPEN_REP_FIELDS(U8, U16, U32, U64, ID, STR, BLOB, RUNS, SINCE)                  \
-	U32(ns)                                                                               \
-	U32(flags)                                                                            \
-	BLOB(digest, 32) /* effective namespace digest */                                     \
-	U32(key_len)     /* bytes of one key in MATCH */                                      \
-	U32(block_tokens)                                                                     \
-	U64(block_bytes)                                                                      \
-	U32(group) /* pool group: equal groups share one pool */                              \
-	U32(n_slots)                                                                          \
-	U64(slot_stride) /* slot i lies at i x slot_stride */                                 \
-	U64(pool_len)    /* bytes to map */                                                   \
-	U8(n_pool_fds)   /* descriptors that come with this reply: pools, then generations */ \
-	SINCE(2)                                                                              \
-	ID(pool) /* names the memory; the same in every life that keeps it */
+/* Where a pool lies, which says how its descriptors are mapped. */
+enum proto_device {
+	PROTO_DEVICE_MEMORY = 0, /* this machine's memory: mmap() */
+	PROTO_DEVICE_CUDA = 1,   /* a GPU's: cuMemImportFromShareableHandle() */
+	PROTO_DEVICE_N
+};
+
+#define PROTO_OPEN_REP_FIELDS(U8, U16, U32, U64, ID, STR, BLOB, RUNS, SINCE)                      \
+	U32(ns)                                                                                   \
+	U32(flags)                                                                                \
+	BLOB(digest, 32) /* effective namespace digest */                                         \
+	U32(key_len)     /* bytes of one key in MATCH */                                          \
+	U32(block_tokens)                                                                         \
+	U64(block_bytes)                                                                          \
+	U32(group) /* pool group: equal groups share one pool */                                  \
+	U32(n_slots)                                                                              \
+	U64(slot_stride) /* slot i lies at i x slot_stride */                                     \
+	U64(pool_len)    /* bytes to map */                                                       \
+	U8(n_pool_fds)   /* first descriptors with this reply: pool's, then generations */        \
+	SINCE(2)                                                                                  \
+	ID(pool) /* names the memory; the same in every life that keeps it */                     \
+	SINCE(3)                                                                                  \
+	U8(device)     /* enum proto_device: how the pool is mapped */                            \
+	ID(device_id)  /* CUDA: the UUID of the GPU; else zero */                                 \
+	U64(slab_len)  /* of each of the pool's descriptors but the last; pool_len: one */        \
+	U32(n_ranks)   /* slots of a block, one in the pool of each rank; 1: no stripes */        \
+	U32(window)    /* blocks that MATCH needs at the end of a path; 0: all of them */         \
+	U32(n_write)   /* slots of this session's own memory to write in; 0: the pool's */        \
+	U64(write_len) /* bytes to map of it: its descriptor comes next */                        \
+	U32(n_words) /* 64-bit words of the session: their descriptor comes last; 0: none does */ \
+	U64(cold_bytes) /* of a block in the host tier; block_bytes: they are not coded */
 
 /* MATCH, PROBE, EXPLAIN name their root by three fields that must all be present. */
 enum {
@@ -252,8 +279,10 @@ enum {
 	PROTO_MATCH_ISLAND = 2,  /* digest mode: keys[0] may lie anywhere; find it by its digest */
 	PROTO_MATCH_NO_TAIL = 4, /* do not look for a partial block */
 	PROTO_MATCH_LEAD = 8,    /* what is missing and nobody computes, this lease will */
-	PROTO_MATCH_ALL = 15,
-	PROTO_EXTEND_ALL = 13 /* where a lease begins is settled by MATCH */
+	PROTO_MATCH_EXACT = 16, /* version 3: end before the first block that a codec has changed */
+	PROTO_MATCH_ALL_1 = 15, /* what versions 1 and 2 define */
+	PROTO_MATCH_ALL = 31,
+	PROTO_EXTEND_ALL = 13 /* where a lease begins, and of what, is settled by MATCH */
 };
 
 #define PROTO_MATCH_REQ_FIELDS(U8, U16, U32, U64, ID, STR, BLOB, RUNS, SINCE)                  \
@@ -285,7 +314,13 @@ enum {
 	U32(load_us)         /* estimated time to load host and redis blocks */          \
 	U64(miss_token)      /* position of the first token that is not served */        \
 	U64(reuse)           /* G: a slot is stale once its generation exceeds this */   \
-	RUNS(runs, 1u << 22) /* device slots of the matched blocks, in path order */
+	RUNS(runs, 1u << 22) /* device slots of the matched blocks, in path order */     \
+	SINCE(3)                                                                         \
+	U32(n_lossy)     /* of the matched blocks of all tiers: changed by a codec */    \
+	U32(first_lossy) /* path position of the first such block */
+
+/* The start of a run of blocks that have no slot: outside every window, nobody reads them. */
+#define PROTO_SLOT_NONE UINT32_MAX
 
 #define PROTO_EXTEND_REQ_FIELDS(U8, U16, U32, U64, ID, STR, BLOB, RUNS, SINCE) \
 	ID(op_id)                                                              \
@@ -313,6 +348,13 @@ enum {
 	U64(reuse)                                                              \
 	RUNS(runs, 1u << 22) /* slots to fill, in path order */
 
+/*
+ * Version 3: the request counts once word number `word` of the session, counted from 1, has come to
+ * `value` (modulo 2^64, not more than 2^63 - 1 beyond), which the worker's stream writes.  0: at
+ * once.
+ */
+#define PROTO_AFTER(U32, U64, SINCE) SINCE(3) U32(word) U64(value)
+
 enum {
 	PROTO_CHECKSUM_NONE = 0,
 	PROTO_CHECKSUM_XXH3_128 = 1,
@@ -325,7 +367,8 @@ enum {
 	U32(n)           /* the next n reserved blocks, in path order */          \
 	U32(tail_tokens) /* tokens of the offered partial block that were used */ \
 	U8(checksum_kind)                                                         \
-	BLOB(checksums, 1u << 22) /* n x 16, or empty with kind none */
+	BLOB(checksums, 1u << 22) /* n x 16, or empty with kind none */           \
+	PROTO_AFTER(U32, U64, SINCE)
 
 #define PROTO_COMMIT_REP_FIELDS(U8, U16, U32, U64, ID, STR, BLOB, RUNS, SINCE) \
 	U32(n_stored)    /* blocks that became READY from our slots */         \
@@ -343,7 +386,8 @@ enum {
 	ID(op_id)                                                               \
 	U64(lease)                                                              \
 	U32(flags)                                                              \
-	U32(next_use_ms)
+	U32(next_use_ms)                                                        \
+	PROTO_AFTER(U32, U64, SINCE)
 
 /* Settled once: hits and misses add up to what was asked. */
 #define PROTO_RELEASE_REP_FIELDS(U8, U16, U32, U64, ID, STR, BLOB, RUNS, SINCE) \
@@ -403,9 +447,10 @@ enum {
 	U32(waiting)
 
 /* QUIESCED: this process' device no longer touches what it released or lost. */
-#define PROTO_QUIESCED_REQ_FIELDS(U8, U16, U32, U64, ID, STR, BLOB, RUNS, SINCE) \
-	ID(instance) /* whose: earlier sessions of this process with it */       \
-	ID(old_boot) /* the life in which the leases were given; version 2: zeroes: any */
+#define PROTO_QUIESCED_REQ_FIELDS(U8, U16, U32, U64, ID, STR, BLOB, RUNS, SINCE)           \
+	ID(instance) /* whose: earlier sessions of this process with it */                 \
+	ID(old_boot) /* the life in which the leases were given; version 2: zeroes: any */ \
+	PROTO_AFTER(U32, U64, SINCE)
 
 #define PROTO_QUIESCED_REP_FIELDS(U8, U16, U32, U64, ID, STR, BLOB, RUNS, SINCE) \
 	U32(n_leases) /* orphaned leases that ended */                           \
@@ -452,24 +497,25 @@ enum {
 	X(admin, PROTO_ADMIN_FIELDS)
 
 /* operation, body of its request, body of its reply */
-#define PROTO_FRAMES(X)                                  \
-	X(HELLO, hello_req, hello_rep)                   \
-	X(OPEN, open_req, open_rep)                      \
-	X(MATCH, match_req, match_rep)                   \
-	X(EXTEND, extend_req, match_rep)                 \
-	X(RESERVE, reserve_req, reserve_rep)             \
-	X(COMMIT, commit_req, commit_rep)                \
-	X(RELEASE, release_req, release_rep)             \
-	X(PROBE, probe_req, probe_rep)                   \
-	X(EXPLAIN, explain_req, explain_rep)             \
-	X(REPORT, report_req, empty)                     \
-	X(QUIESCED, quiesced_req, quiesced_rep)          \
-	X(WAIT, wait_req, wait_rep)                      \
-	X(EVENT, event, event)                           \
-	X(PREFETCH, prefetch_req, prefetch_rep)          \
-	X(SUBSCRIBE, subscribe_req, subscribe_rep)       \
-	X(CHANGES, empty, changes) /* never a request */ \
-	X(PING, empty, empty)                            \
+#define PROTO_FRAMES(X)                                                                  \
+	X(HELLO, hello_req, hello_rep)                                                   \
+	X(OPEN, open_req, open_rep)                                                      \
+	X(MATCH, match_req, match_rep)                                                   \
+	X(EXTEND, extend_req, match_rep)                                                 \
+	X(RESERVE, reserve_req, reserve_rep)                                             \
+	X(COMMIT, commit_req, commit_rep)                                                \
+	X(RELEASE, release_req, release_rep)                                             \
+	X(PROBE, probe_req, probe_rep)                                                   \
+	X(EXPLAIN, explain_req, explain_rep)                                             \
+	X(REPORT, report_req, empty)                                                     \
+	X(QUIESCED, quiesced_req, quiesced_rep)                                          \
+	X(WAIT, wait_req, wait_rep)                                                      \
+	X(EVENT, event, event)                                                           \
+	X(PREFETCH, prefetch_req, prefetch_rep)                                          \
+	X(SUBSCRIBE, subscribe_req, subscribe_rep)                                       \
+	X(CHANGES, empty, changes) /* never a request */                                 \
+	X(LOST, empty, error)      /* never a request; seq: the group of OPEN's reply */ \
+	X(PING, empty, empty)                                                            \
 	X(ADMIN, admin, admin)
 
 #define PROTO_F_U8(name)        uint8_t name;

@@ -84,6 +84,13 @@ static void do_hello(struct input *in, uint32_t number, struct proto_writer *wr)
 	send_maybe_bent(in, number, PROTO_OP_HELLO, wr);
 }
 
+static uint32_t version_of(const struct input *in, uint32_t number)
+{
+	uint16_t v = in->w.sessions[number].version;
+
+	return v ? v : PROTO_VERSION;
+}
+
 static void do_open(struct input *in, uint32_t number, struct proto_writer *wr)
 {
 	uint8_t b = next(in), kind = b & 3;
@@ -106,7 +113,7 @@ static void do_open(struct input *in, uint32_t number, struct proto_writer *wr)
 		.seed_probe = kind == 2 ? text(b & 32 ? "seed" : "other") : text(""),
 	};
 
-	proto_open_req_encode(wr, &m);
+	proto_open_req_encode_as(wr, version_of(in, number), &m);
 	send_maybe_bent(in, number, PROTO_OP_OPEN, wr);
 }
 
@@ -240,11 +247,11 @@ static void do_lease_op(struct input *in, uint8_t op, struct proto_writer *wr)
 
 		memset(sums, b, sizeof(sums));
 		m.checksums = (struct proto_span){ sums, kind ? 16 * m.n : 0 };
-		proto_commit_req_encode(wr, &m);
+		proto_commit_req_encode_as(wr, version_of(in, number), &m);
 	} else {
 		struct proto_release_req m = { .op_id = op_id(in), .lease = id, .flags = b & 3 };
 
-		proto_release_req_encode(wr, &m);
+		proto_release_req_encode_as(wr, version_of(in, number), &m);
 	}
 	send_maybe_bent(in, number, op, wr);
 }
@@ -375,7 +382,7 @@ static void do_frame(struct input *in, uint32_t number, uint8_t b)
 	case 6:
 		quiesced.old_boot = in->w.config.boot;
 		quiesced.old_boot.b[0] = b & 16 ? 0 : quiesced.old_boot.b[0];
-		proto_quiesced_req_encode(&wr, &quiesced);
+		proto_quiesced_req_encode_as(&wr, version_of(in, number), &quiesced);
 		send_maybe_bent(in, number, PROTO_OP_QUIESCED, &wr);
 		return;
 	case 7:

@@ -307,7 +307,7 @@ static void on_match(struct session_world *w, struct session *s, uint32_t number
 	struct lease *l = w->leases;
 	const char *bad;
 
-	must(proto_match_rep_decode(s->body, s->h.len, &rep, &bad) == 0);
+	must(proto_match_rep_decode_as(s->h.version, s->body, s->h.len, &rep, &bad) == 0);
 	if (lease_of(w, rep.lease))
 		return; /* a replay */
 	while (l < w->leases + N_LEASES && l->used)
@@ -336,7 +336,7 @@ static void on_extend(struct session_world *w, const struct session *s,
 	struct proto_match_rep rep;
 	const char *bad;
 
-	must(proto_match_rep_decode(s->body, s->h.len, &rep, &bad) == 0);
+	must(proto_match_rep_decode_as(s->h.version, s->body, s->h.len, &rep, &bad) == 0);
 	must(l && rep.lease == l->id);
 	if (l->n_keys + m->keys.n / l->ns->key_len > KEYS_MAX) {
 		w->full = true;
@@ -475,13 +475,14 @@ union request {
 	struct proto_probe_req probe;
 };
 
-static bool request_decode(uint16_t op, const uint8_t *body, uint32_t n, union request *ret)
+static bool request_decode(uint32_t version, uint16_t op, const uint8_t *body, uint32_t n,
+			   union request *ret)
 {
 	const char *bad;
 
 	switch (op) {
 	case PROTO_OP_OPEN:
-		return proto_open_req_decode(body, n, &ret->open, &bad) == 0;
+		return proto_open_req_decode_as(version, body, n, &ret->open, &bad) == 0;
 	case PROTO_OP_MATCH:
 		return proto_match_req_decode(body, n, &ret->match, &bad) == 0;
 	case PROTO_OP_EXTEND:
@@ -489,9 +490,9 @@ static bool request_decode(uint16_t op, const uint8_t *body, uint32_t n, union r
 	case PROTO_OP_RESERVE:
 		return proto_reserve_req_decode(body, n, &ret->reserve, &bad) == 0;
 	case PROTO_OP_COMMIT:
-		return proto_commit_req_decode(body, n, &ret->commit, &bad) == 0;
+		return proto_commit_req_decode_as(version, body, n, &ret->commit, &bad) == 0;
 	case PROTO_OP_RELEASE:
-		return proto_release_req_decode(body, n, &ret->release, &bad) == 0;
+		return proto_release_req_decode_as(version, body, n, &ret->release, &bad) == 0;
 	case PROTO_OP_PROBE:
 		return proto_probe_req_decode(body, n, &ret->probe, &bad) == 0;
 	default:
@@ -555,7 +556,7 @@ void session_world_send(struct session_world *w, uint32_t number, uint16_t op, c
 	must(exact);
 	if (n)
 		memcpy(exact, body, n);
-	known = request_decode(op, exact, n, &rq);
+	known = request_decode(s->version, op, exact, n, &rq);
 	digest = known && op == PROTO_OP_OPEN && rq.open.key_mode == PROTO_KEYS_DIGEST;
 	l = known && op == PROTO_OP_RELEASE ? lease_of(w, rq.release.lease) : NULL;
 	if (l)

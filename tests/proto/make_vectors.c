@@ -232,7 +232,8 @@ static void session_begin(struct out *o)
 		.layout = TEXT("block-major"), .tp_size = 1, .engine = TEXT("demo-1"));
 	REPLY(o, "open.reply", OPEN, 2, open_rep, .ns = 1, .digest = BYTES(ns_digest),
 	      .key_len = 16, .block_tokens = 4, .block_bytes = 2048, .group = 0, .n_slots = 1024,
-	      .slot_stride = 2048, .pool_len = 2097152, .n_pool_fds = 2, .pool = ID(0xe0));
+	      .slot_stride = 2048, .pool_len = 2097152, .n_pool_fds = 2, .pool = ID(0xe0),
+	      .slab_len = 2097152);
 }
 
 static void session_fill(struct out *o)
@@ -427,7 +428,8 @@ static void lives(struct out *o)
 	REPLY(o, "open.kept.reply", OPEN, 43, open_rep, .ns = 4,
 	      .flags = PROTO_OPENED_KEPT | PROTO_OPENED_READ_ONLY, .digest = BYTES(ns_digest),
 	      .key_len = 64, .block_tokens = 16, .block_bytes = 65536, .group = 1, .n_slots = 8,
-	      .slot_stride = 65536, .pool_len = 524288, .n_pool_fds = 2, .pool = ID(0xf0));
+	      .slot_stride = 65536, .pool_len = 524288, .n_pool_fds = 5, .pool = ID(0xf0),
+	      .device = 1, .device_id = ID(0xd0), .slab_len = 131072);
 	REQUEST(o, "quiesced.any-life.request", QUIESCED, 44, quiesced_req, .instance = ID(0x12));
 	REPLY(o, "quiesced.any-life.reply", QUIESCED, 44, quiesced_rep, .n_leases = 3,
 	      .n_slots = 5);

@@ -721,6 +721,9 @@ class Session:
             raise PrefixdError(Status.FORBIDDEN, 'this process may map the pool read-only: map="ro"', "map")
         if len(fds) < 2:
             raise PrefixdError(Status.UNSUPPORTED, 'no pool came with the reply: map="no"', "map")
+        if rep.get("device", 0) or len(fds) > 2:
+            text = 'the pool lies in the memory of a GPU, which this client does not map: map="no"'
+            raise PrefixdError(Status.UNSUPPORTED, text, "map")
         writable, tag = ns.mapped == "rw", 0
         for pool in self._mapped_before(rep, fds):
             if (pool.length, pool.n_slots) != (rep["pool_len"], rep["n_slots"]):

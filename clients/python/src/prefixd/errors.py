@@ -37,6 +37,7 @@ class Status(IntEnum):
     UNSUPPORTED = 22
     NO_MEMORY = 23
     REVOKED = 24
+    DEVICE_LOST = 25
     GONE = 100  # no daemon answers at the socket, or it closed the connection
     PROTOCOL = 101  # it answered something that is not the protocol
     FORKED = 102  # this client belongs to the parent process

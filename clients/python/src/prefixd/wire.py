@@ -22,7 +22,7 @@ from .errors import PrefixdError, Status
 Buffer = Union[bytes, bytearray, memoryview]
 
 MAGIC = b"PFXD"
-VERSION = 2  # the newest one that is spoken here
+VERSION = 3  # the newest one that is spoken here
 VERSION_MIN = 1  # the oldest one
 VERSION_HELLO = 1  # in the headers of HELLO and of its reply, whatever is agreed
 HEADER_LEN = 40
@@ -96,6 +96,7 @@ def _since(version: int, *fields: Field) -> List[Field]:
 
 
 _ROOT = [_u8("has", 7), _u32("ns"), _u32("tenant"), _blob("salt", SALT_MAX)]
+_AFTER = _since(3, _u32("word"), _u64("value"))
 _WAIT = [_u64("lease"), _u8("state"), _u32("n"), _u32("leader_us")]
 
 # In the order of the protocol's page, which the self-test counts by.
@@ -115,12 +116,15 @@ _TABLE: Dict[str, List[Field]] = {
         _str("scales", 255), _u32("layers"), _u32("kv_heads"), _u32("head_dim"), _u32("block_tokens"),
         _u64("block_bytes"), _str("layout", 64), _str("windows", 255), _str("adapter", 255),
         _u32("tp_size"), _u32("tp_rank"), _str("engine", 64), _u32("digest_len"),
-        _blob("seed_probe", DIGEST_MAX),
+        _blob("seed_probe", DIGEST_MAX), *_since(3, _str("cold_codec", 16), _str("exact_layers", 255)),
     ],
     "open_rep": [
         _u32("ns"), _u32("flags"), _blob("digest", 32), _u32("key_len"), _u32("block_tokens"),
         _u64("block_bytes"), _u32("group"), _u32("n_slots"), _u64("slot_stride"), _u64("pool_len"),
-        _u8("n_pool_fds"), *_since(2, _id("pool")),
+        _u8("n_pool_fds"), *_since(2, _id("pool")), *_since(
+            3, _u8("device"), _id("device_id"), _u64("slab_len"), _u32("n_ranks"), _u32("window"),
+            _u32("n_write"), _u64("write_len"), _u32("n_words"), _u64("cold_bytes"),
+        ),
     ],
     "match_req": [
         *_ROOT, _id("op_id"), _id("decision_id"), _u32("flags", 15), _u32("deadline_us"),
@@ -130,6 +134,7 @@ _TABLE: Dict[str, List[Field]] = {
         _u64("lease"), _id("root"), _u32("n_device"), _u32("n_host"), _u32("n_redis"), _u32("n_pending"),
         _u32("tail_tokens"), _u32("tail_slot"), _u8("advice"), _u8("reason"), _u8("more"),
         _u32("load_us"), _u64("miss_token"), _u64("reuse"), _runs("runs"),
+        *_since(3, _u32("n_lossy"), _u32("first_lossy")),
     ],
     "extend_req": [
         _id("op_id"), _u64("lease"), _u32("flags", 13), _u32("deadline_us"), _u64("n_tokens"),
@@ -139,10 +144,10 @@ _TABLE: Dict[str, List[Field]] = {
     "reserve_rep": [_u32("n"), _u32("first"), _u64("reuse"), _runs("runs")],
     "commit_req": [
         _id("op_id"), _u64("lease"), _u32("n"), _u32("tail_tokens"), _u8("checksum_kind"),
-        _blob("checksums", _MANY),
+        _blob("checksums", _MANY), *_AFTER,
     ],
     "commit_rep": [_u32("n_stored"), _u32("n_duplicate"), _u64("reuse"), _runs("runs")],
-    "release_req": [_id("op_id"), _u64("lease"), _u32("flags", 3), _u32("next_use_ms")],
+    "release_req": [_id("op_id"), _u64("lease"), _u32("flags", 3), _u32("next_use_ms"), *_AFTER],
     "release_rep": [
         _u64("queried_tokens"), _u64("hit_device_tokens"), _u64("hit_host_tokens"),
         _u64("hit_redis_tokens"), _u64("hit_pending_tokens"), _u64("miss_tokens"),
@@ -158,7 +163,7 @@ _TABLE: Dict[str, List[Field]] = {
         _u32("ns"), _u32("ttft_us"), _u32("tpot_us"), _u32("input_tokens"), _u32("running"),
         _u32("waiting"),
     ],
-    "quiesced_req": [_id("instance"), _id("old_boot")],
+    "quiesced_req": [_id("instance"), _id("old_boot"), *_AFTER],
     "quiesced_rep": [_u32("n_leases"), _u32("n_slots")],
     "wait_req": [_u64("lease"), _u32("deadline_us")],
     "wait_rep": _WAIT,
@@ -204,6 +209,7 @@ OPS: Dict[str, Op] = {
     "PING": Op(15, "empty", "empty"),
     "EVENT": Op(16, "event", "event"),
     "CHANGES": Op(17, "empty", "changes"),
+    "LOST": Op(18, "empty", "error"),
     "ADMIN": Op(32, "admin", "admin"),
 }
 OP_NAMES: Dict[int, str] = {op.code: name for name, op in OPS.items()}
