@@ -10,6 +10,7 @@
  *     lease.c      handles given to the caller -> the daemon's lease ids
  *     request.c    one request and its reply
  *     client.c     connecting, HELLO, the calls without a namespace
+ *     device.c     mapping a GPU's memory
  *     namespace.c  OPEN, mappings, slots
  *     prompt.c     MATCH, EXTEND, PROBE, EXPLAIN
  *     write.c      RESERVE, COMMIT, RELEASE, REPORT
@@ -19,6 +20,7 @@
 #pragma once
 
 #include "clients/c/prefixd.h"
+#include "clients/c/prefixd_device.h"
 #include "clients/c/prefixd_load.h"
 #include "clients/c/prefixd_restart.h"
 #include "proto/codec.h"
@@ -29,7 +31,7 @@
 enum {
 	/* Internal result: the connection is gone and was dropped; never reaches the caller. */
 	PFX_LOST = -1,
-	PFX_MAX_FDS = 16, /* descriptors that may wait for their OPEN reply */
+	PFX_MAX_FDS = 40, /* descriptors that may wait for their OPEN reply */
 	PFX_DEADLINE_DEFAULT_MS = 1000,
 	PFX_ERROR_LEN = 704,
 };
@@ -75,7 +77,10 @@ struct pfx_pool {
 	uint16_t tag;       /* in reuse counters; the same for both protections of one memory */
 	int map;            /* as asked for: 1 read-write, 2 read-only */
 	bool not_inherited; /* children of a fork do not have `base` */
-	uint8_t *base;
+	uint8_t *base;      /* NULL: it is a device's */
+	struct pfx_device *device; /* the client's; NULL: it is this machine's memory */
+	uint64_t address;          /* of slot 0, on the device; 0: not mapped */
+	uint64_t slab_len;
 	size_t len;
 	const uint64_t *generations;
 	size_t generations_len;
@@ -89,7 +94,10 @@ struct pfx_namespace {
 	int map;
 	uint8_t *open_body; /* OPEN's body as first sent; sent again after a reconnect */
 	uint32_t open_body_len;
+	uint32_t open_body_len_2; /* of what versions before 3 take of it */
 	struct pfx_pool *pool; /* NULL: not mapped */
+	int device;            /* PFX_DEVICE_* */
+	struct proto_id device_id;
 	pfx_namespace_info info;
 };
 
@@ -154,10 +162,11 @@ struct pfx_client {
 	uint32_t n_runs, runs_cap;
 	struct pfx_namespace *namespaces;
 	struct pfx_pool *pools;
-	uint16_t n_memories;      /* that pools were mapped of so far */
-	uint64_t stream_seq;      /* of SUBSCRIBE; 0: not subscribed */
-	struct proto_span stream; /* events not taken yet; in wire.rx */
-	uint32_t retry_after_us;  /* of the last error reply */
+	struct pfx_device *device; /* of a pool on a GPU; NULL: none was met */
+	uint16_t n_memories;       /* that pools were mapped of so far */
+	uint64_t stream_seq;       /* of SUBSCRIBE; 0: not subscribed */
+	struct proto_span stream;  /* events not taken yet; in wire.rx */
+	uint32_t retry_after_us;   /* of the last error reply */
 	char error[PFX_ERROR_LEN];
 };
 

@@ -10,6 +10,7 @@
  *
  * What it relies on.  Pools are sealed against shrinking by the daemon.
  */
+#include "clients/c/device.h"
 #include "clients/c/internal.h"
 
 #include <stdlib.h>
@@ -60,6 +61,9 @@ static int encode_open(struct pfx_client *c, const pfx_namespace_options *o,
 		return pfx_fail(c, PFX_NO_MEMORY, "no memory for a namespace");
 	memcpy(ns->open_body, room, w.len);
 	ns->open_body_len = (uint32_t)w.len;
+	w.len = 0;
+	proto_open_req_encode_as(&w, 2, &req); /* the same bytes, fewer of them */
+	ns->open_body_len_2 = (uint32_t)w.len;
 	return 0;
 }
 
@@ -78,6 +82,8 @@ static void pool_free(struct pfx_pool *p, bool child)
 {
 	if (p->base && !(child && p->not_inherited))
 		munmap(p->base, p->len);
+	if (p->address && !child) /* a driver does not outlive a fork */
+		pfx_device_unmap(p->device, p->address, p->len, p->slab_len);
 	if (p->generations) {
 		void *v;
 
@@ -131,18 +137,94 @@ static struct pfx_pool *pool_find(struct pfx_client *c, const struct proto_open_
 	return NULL;
 }
 
-static int map_both(struct pfx_pool *p, int prot, const int *fds, uint32_t n_fds)
+/* The slabs side by side, in a range that nothing else is in.  p->base is set when it is reserved. */
+static int map_slabs(struct pfx_pool *p, int prot, const int *fds, uint32_t n_slabs,
+		     uint64_t slab_len)
 {
-	void *v = mmap(NULL, p->len, prot, MAP_SHARED, fds[0], 0);
+	void *v;
 
+	if (n_slabs == 1) /* of huge pages, perhaps: the kernel knows a place for those */
+		v = mmap(NULL, p->len, prot, MAP_SHARED, fds[0], 0);
+	else
+		v = mmap(NULL, p->len, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1,
+			 0);
 	if (v == MAP_FAILED)
 		return -errno;
 	p->base = v;
+	for (uint32_t i = 0; n_slabs > 1 && i < n_slabs; i++) {
+		size_t at = i * slab_len, len = p->len - at;
+
+		if (mmap(p->base + at, len < slab_len ? len : slab_len, prot,
+			 MAP_SHARED | MAP_FIXED, fds[i], 0) == MAP_FAILED)
+			return -errno;
+	}
+	return 0;
+}
+
+static int map_both(struct pfx_pool *p, int prot, const int *fds, uint32_t n_fds, uint64_t slab_len)
+{
+	int e = map_slabs(p, prot, fds, n_fds - 1, slab_len);
+	void *v = p->base;
+
+	if (e)
+		return e;
 	/* A child that could write would go on when nobody keeps its parent's slots any more. */
 	p->not_inherited = (prot & PROT_WRITE) && madvise(v, p->len, MADV_DONTFORK) == 0;
 	v = mmap(NULL, p->generations_len, PROT_READ, MAP_SHARED, fds[n_fds - 1], 0);
 	if (v == MAP_FAILED)
 		return -errno;
+	p->generations = v;
+	return 0;
+}
+
+static bool slabs_long_enough(const struct proto_open_rep *rep, const int *fds)
+{
+	/* A descriptor of a GPU's memory has no length; its driver looks. */
+	for (uint32_t i = 0; rep->device == PROTO_DEVICE_MEMORY && i + 1 < rep->n_pool_fds; i++) {
+		uint64_t left = rep->pool_len - i * rep->slab_len;
+
+		if (!long_enough(fds[i], left < rep->slab_len ? left : rep->slab_len))
+			return false;
+	}
+	return true;
+}
+
+static int pool_add(struct pfx_client *c, struct pfx_pool *p, struct pfx_pool **ret_pool)
+{
+	p->next = c->pools;
+	c->pools = p;
+	*ret_pool = p;
+	return 0;
+}
+
+/* Return: 0, or a public status. */
+static int map_device(struct pfx_client *c, struct pfx_pool *p, const struct proto_open_rep *rep,
+		      const int *fds)
+{
+	char why[256] = "no memory";
+	void *v;
+	int e;
+
+	if (!pfx_device_is(c->device, &rep->device_id)) {
+		if (c->device)
+			return pfx_fail(c, PFX_UNSUPPORTED,
+					"OPEN: pools of one client lie on one GPU");
+		e = pfx_device_open(&rep->device_id, &c->device, why, sizeof(why));
+		if (e)
+			return pfx_fail(c, PFX_UNSUPPORTED, "OPEN: the pool lies on a GPU: %s",
+					why);
+	}
+	p->device = c->device;
+	p->slab_len = rep->slab_len;
+	e = pfx_device_map(p->device, fds, rep->n_pool_fds - 1u, p->len, p->slab_len, p->map == 1,
+			   &p->address, why, sizeof(why));
+	if (e)
+		return pfx_fail(c, PFX_NO_MEMORY, "OPEN: mapping %llu bytes of a GPU: %s",
+				(unsigned long long)p->len, why);
+	v = mmap(NULL, p->generations_len, PROT_READ, MAP_SHARED, fds[rep->n_pool_fds - 1], 0);
+	if (v == MAP_FAILED)
+		return pfx_fail(c, PFX_NO_MEMORY, "OPEN: mapping the generations: %s",
+				strerror(errno));
 	p->generations = v;
 	return 0;
 }
@@ -158,7 +240,7 @@ static int pool_map(struct pfx_client *c, const struct proto_open_rep *rep, int 
 	if (map == 1 && (rep->flags & PROTO_OPENED_READ_ONLY))
 		return pfx_fail(c, PFX_FORBIDDEN,
 				"OPEN: this process may map the pool read-only (map = 2)");
-	if (!long_enough(fds[0], rep->pool_len) ||
+	if (!slabs_long_enough(rep, fds) ||
 	    !long_enough(fds[rep->n_pool_fds - 1], (uint64_t)rep->n_slots * 8))
 		return pfx_fail(c, PFX_PROTOCOL, "OPEN: the pool is shorter than the reply says");
 	p = calloc(1, sizeof(*p));
@@ -175,17 +257,22 @@ static int pool_map(struct pfx_client *c, const struct proto_open_rep *rep, int 
 	e = file_of(fds[0], &p->file);
 	if (e == 0)
 		e = file_of(fds[rep->n_pool_fds - 1], &p->generations_file);
+	if (e == 0 && rep->device == PROTO_DEVICE_CUDA) {
+		e = map_device(c, p, rep, fds);
+		if (e) {
+			pool_free(p, false);
+			return e;
+		}
+		return pool_add(c, p, ret_pool);
+	}
 	if (e == 0)
-		e = map_both(p, prot, fds, rep->n_pool_fds);
+		e = map_both(p, prot, fds, rep->n_pool_fds, rep->slab_len);
 	if (e) {
 		pool_free(p, false);
 		return pfx_fail(c, PFX_NO_MEMORY, "OPEN: mapping %llu bytes: %s",
 				(unsigned long long)rep->pool_len, strerror(-e));
 	}
-	p->next = c->pools;
-	c->pools = p;
-	*ret_pool = p;
-	return 0;
+	return pool_add(c, p, ret_pool);
 }
 
 /* ---- OPEN ------------------------------------------------------------------------------------ */
@@ -205,6 +292,12 @@ static const char *bad_geometry(const struct pfx_namespace *ns, const struct pro
 		return "key_len";
 	if (rep->n_pool_fds > PFX_MAX_FDS)
 		return "n_pool_fds";
+	if (rep->device >= PROTO_DEVICE_N)
+		return "device";
+	/* So many slabs that the last one has something, and no more. */
+	if (rep->n_pool_fds > 1 &&
+	    (!rep->slab_len || (rep->pool_len - 1) / rep->slab_len != rep->n_pool_fds - 2u))
+		return "slab_len";
 	/* The same fields were sent: the caller's keys and blocks can not have changed size. */
 	if (ns->life &&
 	    (rep->key_len != ns->info.key_len || rep->block_tokens != ns->info.block_tokens ||
@@ -248,6 +341,8 @@ static int take_open(struct pfx_client *c, struct pfx_namespace *ns,
 		.seed_mismatch = (rep->flags & PROTO_OPENED_SEED_MISMATCH) != 0,
 		.kept = (rep->flags & PROTO_OPENED_KEPT) != 0,
 	};
+	ns->device = rep->device;
+	ns->device_id = rep->device_id;
 	memcpy(ns->info.pool, rep->pool.b, sizeof(ns->info.pool));
 	memcpy(ns->info.digest, rep->digest.p, sizeof(ns->info.digest));
 	return 0;
@@ -255,7 +350,6 @@ static int take_open(struct pfx_client *c, struct pfx_namespace *ns,
 
 int pfx_namespace_ensure(struct pfx_client *c, struct pfx_namespace *ns)
 {
-	struct proto_span body = { ns->open_body, ns->open_body_len };
 	int fds[PFX_MAX_FDS];
 	struct proto_open_rep rep;
 	struct pfx_frame f;
@@ -264,13 +358,15 @@ int pfx_namespace_ensure(struct pfx_client *c, struct pfx_namespace *ns)
 
 	if (ns->life == c->life)
 		return 0;
-	r = pfx_request(c, PROTO_OP_OPEN, &body, &f);
+	r = pfx_request(c, PROTO_OP_OPEN, ns, &f);
 	if (r)
 		return r;
 	if (proto_open_rep_decode_as(f.h.version, f.body, f.h.len, &rep, &bad))
 		return pfx_bad_reply(c, PROTO_OP_OPEN, bad);
 	if (f.h.version < 2)
 		rep.flags &= PROTO_OPENED_ALL_1; /* it defines no other */
+	if (f.h.version < 3)
+		rep.slab_len = rep.pool_len;
 	bad = bad_geometry(ns, &rep);
 	if (bad)
 		return pfx_bad_reply(c, PROTO_OP_OPEN, bad);
@@ -302,6 +398,8 @@ void pfx_namespace_deinit_all(struct pfx_client *c)
 		c->pools = p->next;
 		pool_free(p, getpid() != c->pid);
 	}
+	pfx_device_close(c->device);
+	c->device = NULL;
 }
 
 int pfx_open(pfx_client *c, const pfx_namespace_options *options, pfx_namespace **ret_ns)
@@ -358,7 +456,7 @@ int pfx_namespace_get(const pfx_namespace *ns, pfx_namespace_info *ret_info)
 
 void *pfx_slot(const pfx_namespace *ns, uint32_t slot)
 {
-	if (!ns || !ns->pool || slot >= ns->pool->n_slots)
+	if (!ns || !ns->pool || !ns->pool->base || slot >= ns->pool->n_slots)
 		return NULL;
 	return ns->pool->base + (size_t)slot * ns->info.slot_stride;
 }
@@ -373,4 +471,20 @@ int pfx_slot_stale(const pfx_namespace *ns, uint32_t slot, uint64_t reuse)
 	__atomic_thread_fence(__ATOMIC_ACQUIRE);
 	return __atomic_load_n(&ns->pool->generations[slot], __ATOMIC_ACQUIRE) >
 	       (reuse & PFX_REUSE_MASK);
+}
+
+int pfx_pool_device(const pfx_namespace *ns, uint8_t ret_uuid[16])
+{
+	if (!ns)
+		return PFX_ARGUMENT;
+	if (ret_uuid)
+		memcpy(ret_uuid, ns->device_id.b, sizeof(ns->device_id.b));
+	return ns->device;
+}
+
+uint64_t pfx_slot_address(const pfx_namespace *ns, uint32_t slot)
+{
+	if (!ns || !ns->pool || !ns->pool->address || slot >= ns->pool->n_slots)
+		return 0;
+	return ns->pool->address + slot * ns->info.slot_stride;
 }

@@ -169,7 +169,7 @@ static int take_part(struct walk *k, uint16_t op, const struct pfx_frame *f, uin
 	const char *bad;
 	int r;
 
-	if (proto_match_rep_decode(f->body, f->h.len, &rep, &bad))
+	if (proto_match_rep_decode_as(f->h.version, f->body, f->h.len, &rep, &bad))
 		return pfx_bad_reply(c, op, bad);
 	if (!pfx_runs_ok(k->ns, rep.runs, rep.n_device))
 		return pfx_bad_reply(c, op, "runs");

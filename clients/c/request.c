@@ -14,18 +14,19 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-static void encode_body(struct proto_writer *w, uint16_t op, const void *msg)
+static void encode_body(struct proto_writer *w, uint16_t op, uint16_t version, const void *msg)
 {
 	switch (op) {
 	case PROTO_OP_HELLO:
 		proto_hello_req_encode(w, msg);
 		break;
 	case PROTO_OP_OPEN: {
-		const struct proto_span *body = msg; /* encoded once, by pfx_open */
+		const struct pfx_namespace *ns = msg; /* encoded once, by pfx_open */
+		uint32_t n = version < 3 ? ns->open_body_len_2 : ns->open_body_len;
 
-		if (w->len <= w->cap && body->n <= w->cap - w->len)
-			memcpy(w->p + w->len, body->p, body->n);
-		w->len += body->n;
+		if (w->len <= w->cap && n <= w->cap - w->len)
+			memcpy(w->p + w->len, ns->open_body, n);
+		w->len += n;
 		break;
 	}
 	case PROTO_OP_MATCH:
@@ -38,10 +39,10 @@ static void encode_body(struct proto_writer *w, uint16_t op, const void *msg)
 		proto_reserve_req_encode(w, msg);
 		break;
 	case PROTO_OP_COMMIT:
-		proto_commit_req_encode(w, msg);
+		proto_commit_req_encode_as(w, version, msg);
 		break;
 	case PROTO_OP_RELEASE:
-		proto_release_req_encode(w, msg);
+		proto_release_req_encode_as(w, version, msg);
 		break;
 	case PROTO_OP_PROBE:
 		proto_probe_req_encode(w, msg);
@@ -56,7 +57,7 @@ static void encode_body(struct proto_writer *w, uint16_t op, const void *msg)
 		proto_subscribe_req_encode(w, msg);
 		break;
 	case PROTO_OP_QUIESCED:
-		proto_quiesced_req_encode(w, msg);
+		proto_quiesced_req_encode_as(w, version, msg);
 		break;
 	case PROTO_OP_WAIT:
 		proto_wait_req_encode(w, msg);
@@ -93,7 +94,7 @@ static int append(struct pfx_client *c, uint16_t op, uint64_t seq, const void *m
 		w.p = c->wire.tx + c->wire.tx_len;
 		w.cap = c->wire.tx_cap - c->wire.tx_len;
 		start = proto_frame_begin(&w);
-		encode_body(&w, op, msg);
+		encode_body(&w, op, c->wire.version, msg);
 		r = proto_frame_end(&w, start, &h);
 		if (r == -EMSGSIZE)
 			return pfx_fail(c, PFX_ARGUMENT, "%s: %s is too long or has a byte 0",
@@ -197,7 +198,8 @@ static void skip_late(struct pfx_client *c, const struct pfx_frame *f)
 	    (event.state == PROTO_WAIT_LOADED || event.state == PROTO_WAIT_FAILED))
 		pfx_lease_loaded(c, f->h.seq, &event);
 	if (f->h.op == PROTO_OP_MATCH &&
-	    proto_match_rep_decode(f->body, f->h.len, &match, &bad) == 0 && match.lease)
+	    proto_match_rep_decode_as(f->h.version, f->body, f->h.len, &match, &bad) == 0 &&
+	    match.lease)
 		pfx_orphan(c, match.lease);
 	if (f->h.op == PROTO_OP_OPEN &&
 	    proto_open_rep_decode_as(f->h.version, f->body, f->h.len, &open, &bad) == 0 &&

@@ -1,0 +1,31 @@
+/*
+ * prefixd_device.h - pools that lie in the memory of a GPU.
+ *
+ * Include prefixd.h first.  pfx_open() maps such a pool through the driver that the process finds
+ * as libcuda.so.1, into the address space of all its contexts on that GPU; it makes no context.  A
+ * process that forks after that cannot use the pool in the child.
+ */
+#ifndef PREFIXD_DEVICE_H
+#define PREFIXD_DEVICE_H
+
+#include "prefixd.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum {
+	PFX_DEVICE_MEMORY = 0, /* this machine's memory: pfx_slot() */
+	PFX_DEVICE_CUDA = 1    /* a GPU's: pfx_slot_address() */
+};
+
+/* Where the namespace's pool lies; ret_uuid may be NULL.  Return: PFX_DEVICE_*, or a status. */
+PFX_API int pfx_pool_device(const pfx_namespace *ns, uint8_t ret_uuid[16]);
+/* Address of a slot on the device, as kernels and copies take it; 0 when not mapped, out of range,
+ * or not on a device.  Good as long as pfx_slot()'s. */
+PFX_API uint64_t pfx_slot_address(const pfx_namespace *ns, uint32_t slot);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
