@@ -60,11 +60,23 @@ int e2e_daemon_init(struct e2e_daemon *d)
 	return 0;
 }
 
+static const char *device(void)
+{
+	const char *name = getenv("E2E_DEVICE");
+
+	return name ? name : "host";
+}
+
+unsigned long e2e_grace_ms(void)
+{
+	return strncmp(device(), "cuda", 4) == 0 ? 1000 : 0;
+}
+
 /* In the child: never returns. */
 static void exec_daemon(const struct e2e_daemon *d, const char *binary, const char *const args[])
 {
 	const char *argv[MAX_ARGS] = { binary,   "--socket", d->socket, "--admin-socket",
-				       d->admin, "--device", "host" };
+				       d->admin, "--device", device() };
 	size_t n = 7;
 	int fd = open(d->log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
 	int null = open("/dev/null", O_RDONLY | O_CLOEXEC);

@@ -50,6 +50,9 @@ char *e2e_daemon_log(const struct e2e_daemon *d);
 
 /* Milliseconds of a monotonic clock; and a nap. */
 unsigned long e2e_now_ms(void);
+/* The tests run on the back end that E2E_DEVICE names, or on host: how long after a process' end it
+ * may still write. */
+unsigned long e2e_grace_ms(void);
 void e2e_sleep_ms(unsigned ms);
 
 /* A client of the daemon, with a deadline of 5 s; fails the test when that cannot be had. */

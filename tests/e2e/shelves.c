@@ -3,6 +3,8 @@
  */
 #include "tests/e2e/shelves.h"
 
+#include "tests/e2e/mover.h"
+
 #include "tests/e2e/kept.h"
 #include "tests/lib/rng.h"
 
@@ -68,17 +70,16 @@ static uint32_t match(struct shelves *s, uint32_t shelf, uint32_t prompt, uint64
 	pfx_namespace *ns = s->ns[shelf == 2];
 	pfx_prompt p = prompt_of(shelf, prompt);
 	pfx_match_result m = { .struct_size = sizeof(m) };
-	uint8_t want[SHELF_MAX_BYTES];
+	uint8_t want[SHELF_MAX_BYTES], has[SHELF_MAX_BYTES];
 	uint32_t i = 0;
 	int r = pfx_match(ns, &p, &m);
 
 	ck_assert_msg(r == PFX_OK, "match: %s", pfx_error(s->client));
 	for (uint32_t k = 0; k < m.n_runs; k++) {
 		for (uint32_t j = 0; j < m.runs[k].len; j++, i++) {
-			const void *at = pfx_slot(ns, m.runs[k].start + j);
-
+			mover_read(ns, m.runs[k].start + j, has, shelf_bytes(shelf));
 			fill(shelf, prompt, i, want);
-			ck_assert_msg(memcmp(at, want, shelf_bytes(shelf)) == 0,
+			ck_assert_msg(memcmp(has, want, shelf_bytes(shelf)) == 0,
 				      "wrong bytes: shelf %u, prompt %u, block %u", shelf, prompt,
 				      i);
 		}
@@ -113,8 +114,7 @@ static void store(struct shelves *s, uint32_t shelf, uint32_t prompt)
 		for (uint32_t k = 0; k < r.n_runs; k++) {
 			for (uint32_t j = 0; j < r.runs[k].len; j++, i++) {
 				fill(shelf, prompt, n + i, bytes);
-				memcpy(pfx_slot(ns, r.runs[k].start + j), bytes,
-				       shelf_bytes(shelf));
+				mover_write(ns, r.runs[k].start + j, bytes, shelf_bytes(shelf));
 				XXH128_canonicalFromHash(&sums[i],
 							 XXH3_128bits(bytes, shelf_bytes(shelf)));
 			}

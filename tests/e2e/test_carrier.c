@@ -495,8 +495,6 @@ START_TEST(stopped_while_it_looks)
 	m->pool = pool;
 	m->sums = sums;
 	m->n_sums = 1;
-	m->buffer = malloc(BYTES);
-	ck_assert_ptr_nonnull(m->buffer);
 	prefixd_carrier_send(c, m);
 	nanosleep(&ts, NULL); /* now it is at the device */
 	m = message(PREFIXD_CARRIER_POOL_FREE);

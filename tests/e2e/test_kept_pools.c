@@ -210,7 +210,7 @@ START_TEST(parts_that_are_not_there)
 
 	device_open(devices[_i]);
 	leave(plan.fds);
-	for (int i = 0; i < PREFIXD_N_MEMORIES; i++) {
+	for (int i = 0; i < PREFIXD_MEMORY_SLAB1; i++) { /* a pool here is one slab */
 		int had = plan.fds[i];
 
 		plan.fds[i] = -1;
@@ -345,8 +345,6 @@ static struct prefixd_carrier_message *verify(struct prefixd_pool *pool, uint32_
 	m->pool = pool;
 	m->sums = sums;
 	m->n_sums = n;
-	if (gpu->ops->kind != GPU_KIND_HOST)
-		m->buffer = malloc(BYTES);
 	return m;
 }
 

@@ -121,7 +121,18 @@ static unsigned n_fds(pid_t pid)
 
 /* ---- load ------------------------------------------------------------------------------------ */
 
+static int go_pipe[2];   /* closed: they begin */
 static int stop_pipe[2]; /* closed: all processes of the load end */
+
+/* Processes are made before this one has a driver, which no child may use. */
+static void wait_to_go(void)
+{
+	char byte;
+
+	close(go_pipe[1]);
+	close(stop_pipe[1]);
+	(void)!read(go_pipe[0], &byte, 1);
+}
 
 static bool go_on(void)
 {
@@ -153,7 +164,7 @@ static int loader(uint64_t seed)
 	uint64_t done = 0, cut = 0;
 	uint32_t n;
 
-	close(stop_pipe[1]);
+	wait_to_go();
 	while (go_on()) {
 		if (worker_connect(&w, d.socket, seed) != PFX_OK)
 			continue;
@@ -177,7 +188,7 @@ static int connector(void)
 	const char *const paths[] = { d.socket, d.admin };
 	unsigned long longest = 0, n = 0;
 
-	close(stop_pipe[1]);
+	wait_to_go();
 	for (; go_on(); n++) {
 		struct sockaddr_un sa = { .sun_family = AF_UNIX };
 		int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -256,12 +267,14 @@ START_TEST(F24_twenty_upgrades_under_load)
 	 * machine fills a smaller pool before the probes are first asked for, and evicts them.
 	 */
 	START(KEPT, "--pool-blocks", "24576");
-	worker_start(&w, d.socket, 77);
-	probes_store(&w);
+	ck_assert_int_eq(pipe(go_pipe), 0);
 	ck_assert_int_eq(pipe(stop_pipe), 0);
 	for (int i = 0; i < LOADERS; i++)
 		pids[i] = child(loader, (uint64_t)i + 1);
 	pids[LOADERS] = child(NULL, 0);
+	worker_start(&w, d.socket, 77);
+	probes_store(&w);
+	close(go_pipe[1]);
 	e2e_sleep_ms(200);
 	fds = n_fds(d.pid);
 	for (int i = 0; i < UPGRADES; i++) {

@@ -2,6 +2,7 @@
 
 #include "clients/c/prefixd_load.h"
 
+#include "tests/e2e/mover.h"
 #include "tests/lib/rng.h"
 
 #include <stdio.h>
@@ -27,12 +28,13 @@ static void fill(const struct worker *w, uint32_t i, void *out)
 	test_rng_fill(&seed, out, WORKER_BLOCK_BYTES);
 }
 
-static bool right(const struct worker *w, uint32_t i, const void *bytes)
+static bool right(const struct worker *w, uint32_t i, uint32_t slot)
 {
-	uint8_t want[WORKER_BLOCK_BYTES];
+	uint8_t want[WORKER_BLOCK_BYTES], has[WORKER_BLOCK_BYTES];
 
 	fill(w, i, want);
-	return memcmp(want, bytes, sizeof(want)) == 0;
+	mover_read(w->ns, slot, has, sizeof(has));
+	return memcmp(want, has, sizeof(want)) == 0;
 }
 
 int worker_connect(struct worker *w, const char *socket, uint64_t seed)
@@ -115,7 +117,7 @@ static void take_hits(struct worker *w, const pfx_match_result *m)
 	for (uint32_t k = 0; k < m->n_runs; k++) {
 		for (uint32_t j = 0; j < m->runs[k].len; j++, i++) {
 			w->blocks_verified++;
-			w->corrupt += !right(w, i, pfx_slot(w->ns, m->runs[k].start + j));
+			w->corrupt += !right(w, i, m->runs[k].start + j);
 		}
 	}
 	w->errors += i != w->n_hit;
@@ -218,8 +220,12 @@ int worker_reserve(struct worker *w)
 
 void worker_write(struct worker *w, uint32_t from, uint32_t n)
 {
-	for (uint32_t i = from; i < from + n && i < w->n_reserved; i++)
-		fill(w, w->n_hit + i, pfx_slot(w->ns, w->slots[i]));
+	uint8_t block[WORKER_BLOCK_BYTES];
+
+	for (uint32_t i = from; i < from + n && i < w->n_reserved; i++) {
+		fill(w, w->n_hit + i, block);
+		mover_write(w->ns, w->slots[i], block, sizeof(block));
+	}
 }
 
 int worker_commit(struct worker *w, uint32_t n)

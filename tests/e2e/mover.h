@@ -1,0 +1,13 @@
+/*
+ * mover.h - bytes into a slot and out of it, wherever the pool lies: in this machine's memory by the
+ * CPU, in a GPU's by its driver, with a context, a stream and pinned memory of the worker's own.
+ */
+#pragma once
+
+#include "clients/c/prefixd_device.h"
+
+#include <stddef.h>
+
+/* `len` at most 64 KiB.  End the process when the driver refuses: the test has failed. */
+void mover_read(const pfx_namespace *ns, uint32_t slot, void *ret_bytes, size_t len);
+void mover_write(const pfx_namespace *ns, uint32_t slot, const void *bytes, size_t len);
