@@ -33,11 +33,13 @@ static int stage_new(struct gpu *gpu, struct prefixd_pool *pool,
 		     const struct prefixd_pool_plan *plan,
 		     const struct prefixd_arena_config *config)
 {
+	/* One more than was asked for, to look at blocks that no CPU reaches. */
+	uint32_t n = plan->n_stage + (gpu->ops->slot_host(pool->pool, 0) ? 0 : 1);
 	int r;
 
-	if (gpu->ops->slot_host(pool->pool, 0))
+	if (n == 0)
 		return 0;
-	r = prefixd_arena_new(&pool->stage, (plan->n_stage + 1) * pool->info.slot_stride, config);
+	r = prefixd_arena_new(&pool->stage, n * pool->info.slot_stride, config);
 	if (r == 0)
 		pool->n_stage = plan->n_stage;
 	return r;
@@ -469,6 +471,6 @@ void *prefixd_pool_host(const struct prefixd_pool *pool, uint32_t slot)
 
 void *prefixd_pool_stage(const struct prefixd_pool *pool, uint32_t i)
 {
-	radix_assert(i <= pool->n_stage && pool->stage.len > 0);
+	radix_assert((i + UINT64_C(1)) * pool->info.slot_stride <= pool->stage.len);
 	return (char *)pool->stage.base + i * pool->info.slot_stride;
 }
