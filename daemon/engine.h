@@ -20,6 +20,7 @@
 struct prefixd_engine; /* opaque */
 
 #define PREFIXD_TENANT_NAME_MAX 64
+#define PREFIXD_RANKS_MAX       16u /* pools of a group, and ranks of a namespace with stripes */
 
 /* Who may name which tenant.  Ids are positions in the array. */
 struct prefixd_tenant {
@@ -95,6 +96,7 @@ struct prefixd_engine_config {
 	bool watches_processes;   /* PROCESS_GONE will come; else SESSION_EOF ends a session */
 	const char *version;      /* for HELLO's reply; kept by pointer */
 	uint32_t event_ring;      /* events kept for subscribers; 0: SUBSCRIBE is refused */
+	uint32_t max_ranks; /* pools that the shell can make for one group; 0, 1: no stripes */
 	/* tiers below the pools */
 	uint32_t host_blocks;  /* host slots of each group; 0: as many as host_bytes allows */
 	uint64_t host_bytes;   /* total of all groups' host slots; 0: no limit but host_blocks */
@@ -185,9 +187,10 @@ struct prefixd_event {
 						 or adopted */
 			/* for the block table: empty, or adopted; NULL: it ends with the engine */
 			struct radix_store *table;
-			uint8_t n_fds;  /* descriptors that OPEN's reply will carry */
+			uint8_t n_fds;  /* descriptors that OPEN's reply will carry, of one rank */
 			uint8_t device; /* enum proto_device */
-			struct proto_id device_id;
+			/* [n_ranks] of the action: one for each rank's pool; NULL: zeroes */
+			const struct proto_id *device_ids;
 			uint64_t slab_len; /* 0: the pool has one slab */
 			const char *why;   /* POOL_FAILED: a sentence for the client */
 		} pool;
@@ -312,16 +315,19 @@ struct prefixd_action {
 		struct {
 			const uint8_t *bytes; /* valid until the next step */
 			size_t len;
-			bool with_fds; /* pass the group's descriptors along */
+			bool with_fds; /* pass the group's descriptors along, */
+			uint32_t rank; /* those of this rank's pool */
 			bool read_only;
 			bool tell_ready; /* SUBSCRIBER_READY once all of it was written */
 		} send;
 		struct {
+			uint32_t n_ranks; /* device pools of n_slots each: a block has one slot in
+					     every one of them, of the same number */
 			uint32_t n_slots;
-			uint32_t n_host; /* slots of its host tier */
-			uint64_t slot_bytes;
-			uint64_t table_len; /* bytes that its block table may ask for */
-		} pool;                     /* POOL_CREATE, POOL_ADOPT */
+			uint32_t n_host;     /* slots of its host tier, each for n_ranks pieces */
+			uint64_t slot_bytes; /* of one rank's piece */
+			uint64_t table_len;  /* bytes that its block table may ask for */
+		} pool;                      /* POOL_CREATE, POOL_ADOPT */
 		struct {
 			uint32_t pid;
 			uint64_t start_time;

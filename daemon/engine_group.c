@@ -54,6 +54,7 @@ struct prefixd_group *prefixd_group_make(struct prefixd_engine *e, uint32_t id, 
 	g->state = PREFIXD_GROUP_CREATING;
 	g->id = id;
 	g->n_slots = n_slots;
+	g->n_ranks = 1;
 	g->n_host = n_host;
 	g->slot_bytes = slot_bytes;
 	g->busy_session = RADIX_NONE;
@@ -193,6 +194,7 @@ void prefixd_group_create(struct prefixd_engine *e, struct prefixd_group *g)
 	struct radix_index_config config = prefixd_group_config(e, g);
 
 	a->group = g->id;
+	a->u.pool.n_ranks = g->n_ranks;
 	a->u.pool.n_slots = g->n_slots;
 	a->u.pool.n_host = g->n_host;
 	a->u.pool.slot_bytes = g->slot_bytes;
@@ -261,7 +263,9 @@ void prefixd_group_memory(struct prefixd_group *g, const struct prefixd_event *e
 	g->pool_len = event->u.pool.pool_len;
 	g->n_fds = event->u.pool.n_fds;
 	g->device = event->u.pool.device;
-	g->device_id = event->u.pool.device_id;
+	if (event->u.pool.device_ids)
+		memcpy(g->device_ids, event->u.pool.device_ids,
+		       g->n_ranks * sizeof(*g->device_ids));
 	g->slab_len = event->u.pool.slab_len ? event->u.pool.slab_len : g->pool_len;
 }
 

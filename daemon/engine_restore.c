@@ -395,6 +395,7 @@ static void emit(struct prefixd_engine *e)
 		config = prefixd_group_config(e, g);
 		a = prefixd_act(e, PREFIXD_ACTION_POOL_ADOPT, RADIX_NONE);
 		a->group = i;
+		a->u.pool.n_ranks = g->n_ranks;
 		a->u.pool.n_slots = g->n_slots;
 		a->u.pool.n_host = g->n_host;
 		a->u.pool.slot_bytes = g->slot_bytes;

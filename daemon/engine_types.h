@@ -61,7 +61,8 @@ struct prefixd_group {
 	enum prefixd_group_state state;
 	uint32_t id;
 	uint32_t n_slots;
-	uint64_t slot_bytes;
+	uint32_t n_ranks;    /* pools; a block has a slot of one number in each */
+	uint64_t slot_bytes; /* in one of them */
 	uint64_t slot_stride;
 	uint64_t pool_len;
 	uint64_t budget;      /* bytes of the total that this group takes */
@@ -69,7 +70,7 @@ struct prefixd_group {
 	bool kept;            /* the memory is that of an earlier life */
 	uint8_t n_fds;
 	uint8_t device; /* how workers map it: with the next two, for OPEN's reply */
-	struct proto_id device_id;
+	struct proto_id device_ids[PREFIXD_RANKS_MAX];
 	uint64_t slab_len;
 	bool reap; /* blocks left the tree in this step: look for roots without trace */
 	struct radix_index *index;

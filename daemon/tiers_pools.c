@@ -138,6 +138,7 @@ void prefixd_pool_made(struct prefixd_server *s, struct prefixd_carrier_message 
 {
 	struct prefixd_event event = { .type = PREFIXD_EVENT_POOL_FAILED };
 	uint64_t heap = s->memory.bytes;
+	struct proto_id device;
 	char bytes[32];
 
 	s->tiers->n_making--;
@@ -167,7 +168,8 @@ void prefixd_pool_made(struct prefixd_server *s, struct prefixd_carrier_message 
 	event.u.pool.slab_len = m->pool->info.slab_bytes;
 	if (s->pools.gpu->ops->kind == GPU_KIND_CUDA)
 		event.u.pool.device = PROTO_DEVICE_CUDA;
-	memcpy(event.u.pool.device_id.b, m->pool->info.device_id, sizeof(event.u.pool.device_id.b));
+	memcpy(device.b, m->pool->info.device_id, sizeof(device.b));
+	event.u.pool.device_ids = &device;
 	prefixd_server_step(s, &event);
 	if (s->memory.bytes > heap)
 		prefixd_info("pool %u: its index takes %s now; keys and tree grow with what is "
