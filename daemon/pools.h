@@ -49,7 +49,7 @@ struct prefixd_pool {
 	struct gpu_shm host_shm;     /* what `host` is a view of, if it is kept */
 	struct prefixd_region table; /* for the index; none if it is not kept */
 	uint32_t n_host;
-	/* Where no CPU reaches the slots: n_stage buffers likewise, and one to look at blocks in. */
+	/* n_stage buffers likewise; and where no CPU reaches the slots, one to look at them in */
 	struct prefixd_arena stage;
 	uint32_t n_stage;
 	bool host_pinned, stage_pinned; /* for the device's copies */

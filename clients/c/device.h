@@ -1,8 +1,8 @@
 /*
  * device.h - mapping a pool that lies in a GPU's memory.
  *
- * What it guarantees.  A mapping is whole or not there.  Nothing is loaded before a daemon says that
- * its pool lies on a GPU.  No context is made and none is made current: the calls that are used here
+ * What it guarantees.  A mapping is whole or not there.  Nothing is loaded before a daemon says
+ * that its pool lies on a GPU.  No context is made and none is made current: the calls used here
  * work on the device, so that an engine's own contexts and streams are left as they are.
  *
  * What it relies on.  The engine that uses the addresses has a context on the same device.

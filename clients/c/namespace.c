@@ -137,7 +137,7 @@ static struct pfx_pool *pool_find(struct pfx_client *c, const struct proto_open_
 	return NULL;
 }
 
-/* The slabs side by side, in a range that nothing else is in.  p->base is set when it is reserved. */
+/* The slabs side by side, in a range that nothing else is in: p->base, once it is reserved. */
 static int map_slabs(struct pfx_pool *p, int prot, const int *fds, uint32_t n_slabs,
 		     uint64_t slab_len)
 {

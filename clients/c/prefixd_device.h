@@ -1,14 +1,14 @@
 /*
  * prefixd_device.h - pools that lie in the memory of a GPU.
  *
- * Include prefixd.h first.  pfx_open() maps such a pool through the driver that the process finds
+ * Comes after prefixd.h.  pfx_open() maps such a pool through the driver that the process finds
  * as libcuda.so.1, into the address space of all its contexts on that GPU; it makes no context.  A
  * process that forks after that cannot use the pool in the child.
  */
 #ifndef PREFIXD_DEVICE_H
 #define PREFIXD_DEVICE_H
 
-#include "prefixd.h"
+#include <stdint.h>
 
 #ifdef __cplusplus
 extern "C" {

@@ -1,9 +1,10 @@
 /*
- * mover.h - bytes into a slot and out of it, wherever the pool lies: in this machine's memory by the
- * CPU, in a GPU's by its driver, with a context, a stream and pinned memory of the worker's own.
+ * mover.h - bytes into a slot and out of it, wherever the pool lies: in this machine's memory by
+ * the CPU, in a GPU's by its driver, with a context, a stream and pinned memory of its own.
  */
 #pragma once
 
+#include "clients/c/prefixd.h"
 #include "clients/c/prefixd_device.h"
 
 #include <stddef.h>

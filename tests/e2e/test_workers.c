@@ -323,7 +323,7 @@ END_TEST
 
 /* ---- T59: one resident copy ------------------------------------------------------------------ */
 
-/* The other process: made before the first one has a driver.  Exit status: 0: all as it should be. */
+/* The other process: made before the first one has a driver.  Exit status: 0: all is right. */
 static int reads_the_same(int told)
 {
 	static struct worker other;

@@ -137,8 +137,8 @@ static uint32_t body_of(const struct bed *b, uint16_t op, uint8_t *out, uint32_t
 	return (uint32_t)wr.len;
 }
 
-static const uint16_t ops[] = { 0,  1,  2,  3,  4,  5,  6,  7,  8,  9,  10,
-				11, 12, 13, 14, 15, 16, 17, 18, 19, 31, 32, 33, 65535 };
+static const uint16_t ops[] = { 0,  1,  2,  3,  4,  5,  6,  7,  8,  9,  10, 11,
+				12, 13, 14, 15, 16, 17, 18, 19, 31, 32, 33, 65535 };
 
 /* What a right body of this operation is answered in this state. */
 static int wanted(enum state state, uint16_t op)

@@ -36,11 +36,13 @@ function rules() {
 		only = pure "|^(inttypes|stdio|sodium|xxhash)\\.h$" # stdio for formatting into memory; see check_pure.sh
 	} else if (FILENAME ~ /^daemon\//) {
 		project = "^(radix|proto|gpu|daemon)/"
-	} else if (FILENAME == "clients/c/prefixd.h") {
+	} else if (FILENAME ~ /^clients\/c\/prefixd(_device)?\.h$/) {
 		project = "^$" # installed alone
 		only = pure "|^sys/types\\.h$"
 	} else if (FILENAME ~ /^clients\/c\//) {
 		project = "^(clients/c/|proto/|radix/(base|list)\\.h$)"
+		if (FILENAME == "clients/c/device.c")
+			project = "^(clients/c/|proto/|gpu/driver\\.h$|radix/(base|list)\\.h$)" # maps what is there
 		never = shell "|^(sodium|jansson\\.h$|ini\\.h$|zstd)"
 	} else if (FILENAME ~ /^clients\/llama\//) {
 		project = "^clients/(c|llama)/" # a worker on libprefixd, with a server of its own

@@ -1,0 +1,52 @@
+/*
+ * namespace.h - namespaces and the pools that they are mapped from; a part of internal.h, which
+ * includes it.
+ */
+#pragma once
+
+#include "clients/c/prefixd.h"
+#include "clients/c/prefixd_device.h"
+#include "proto/codec.h"
+
+#include <sys/types.h>
+
+struct pfx_client;
+
+/* Which file a descriptor is of: its inode, while somebody maps it. */
+struct pfx_file {
+	dev_t dev;
+	ino_t ino;
+};
+
+/* A mapped pool with its generations; one per memory and protection, kept until pfx_close. */
+struct pfx_pool {
+	struct pfx_pool *next;
+	uint32_t life, group; /* of the OPEN that was last told of it */
+	struct proto_id id;   /* its name; zeroes from daemons that name none */
+	struct pfx_file file, generations_file;
+	uint16_t tag;       /* in reuse counters; the same for both protections of one memory */
+	int map;            /* as asked for: 1 read-write, 2 read-only */
+	bool not_inherited; /* children of a fork do not have `base` */
+	uint8_t *base;      /* NULL: it is a device's */
+	struct pfx_device *device; /* the client's; NULL: it is this machine's memory */
+	uint64_t address;          /* of slot 0, on the device; 0: not mapped */
+	uint64_t slab_len;
+	size_t len;
+	const uint64_t *generations;
+	size_t generations_len;
+	uint32_t n_slots;
+};
+
+struct pfx_namespace {
+	struct pfx_namespace *next;
+	struct pfx_client *client;
+	uint32_t life; /* under which it is open; another than the client's: OPEN again */
+	int map;
+	uint8_t *open_body; /* OPEN's body as first sent; sent again after a reconnect */
+	uint32_t open_body_len;
+	uint32_t open_body_len_2; /* of what versions before 3 take of it */
+	struct pfx_pool *pool;    /* NULL: not mapped */
+	int device;               /* PFX_DEVICE_* */
+	struct proto_id device_id;
+	pfx_namespace_info info;
+};
