@@ -10,7 +10,7 @@ PREFIX ?=
 ENGINES ?=
 RESTART_ARGS ?=
 
-.PHONY: help demo check check-gpu sim planted check-engines build bench bench-blocks bench-reference bench-restart bench-large fuzz mutants coverage format lint nightly install clean \
+.PHONY: help demo check check-gpu device-check sim planted check-engines build bench bench-blocks bench-reference bench-restart bench-large fuzz mutants coverage format lint nightly install clean \
 	deps programs
 
 help: ## what can be typed here
@@ -24,6 +24,9 @@ check: build ## pass the tests; the last line counts them
 
 check-gpu: build ## the back ends for devices: contract, driver, kernels, on a driver that looks like a GPU's
 	@.ci/check $(BUILD) --suite gpu
+
+device-check: build ## what only a machine with a GPU can show, in under three minutes
+	@tests/gpu/device_check.sh $(BUILD)
 
 check-engines: build ## real engines on it, in environments under build/engines (ENGINES="llama vllm sglang lmcache")
 	@.ci/deps --engines
