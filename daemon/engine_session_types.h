@@ -1,6 +1,6 @@
 /*
- * engine_session_types.h - the part of engine_types.h that speaks of sessions: who is connected, what
- * it opened, and its last answers; and the set that they, namespaces and roots are found by.
+ * engine_session_types.h - the part of engine_types.h that speaks of sessions: who is connected,
+ * what it opened, and its last answers; and the set that they, namespaces and roots are found by.
  */
 #pragma once
 
