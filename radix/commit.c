@@ -102,6 +102,7 @@ static void attach(struct radix_index *ix, const struct radix_place *there,
 {
 	uint32_t i = there->idx - 1, entry = radix_entry_at(ix, there->node, i);
 	struct radix_entry *e = &ix->table.v[entry];
+	bool above = radix_entry_slot(e) != RADIX_NONE; /* a device copy that a codec changed */
 	bool known = e->checksum_kind != 0;
 	bool same = e->checksum_kind == block->checksum_kind &&
 		    memcmp(e->checksum, block->checksum, sizeof(e->checksum)) == 0;
@@ -109,7 +110,10 @@ static void attach(struct radix_index *ix, const struct radix_place *there,
 	/* it tells of the lower copies as long as they are there, of ours never */
 	if (known && !same)
 		radix_table_checksum_below(&ix->table, entry);
-	radix_low_attach(ix, there->node, i, block->slot);
+	if (above)
+		radix_lossy_replace(ix, there->node, i, block->slot);
+	else
+		radix_low_attach(ix, there->node, i, block->slot, true);
 	ix->attached_total++;
 	if (same)
 		return;
@@ -118,16 +122,16 @@ static void attach(struct radix_index *ix, const struct radix_place *there,
 	radix_table_checksum(&ix->table, entry, block->checksum_kind, block->checksum);
 }
 
-/* The block is there: ours is one too many, or the device copy that it had not. */
+/* The block is there: ours is one too many, or the (exact) device copy that it had not. */
 static int become_member(struct radix_index *ix, struct radix_pin *pin,
 			 const struct radix_place *there, const struct radix_block *block,
 			 uint32_t *ret_slot, enum radix_commit_result *ret_result)
 {
 	uint32_t slot = radix_device_slot(ix, there->node, there->idx - 1);
 
-	if (slot == RADIX_NONE) {
-		if (!radix_low_can_attach(ix, there->node, there->idx - 1))
-			return RADIX_E_REFUSED;
+	if (slot == RADIX_NONE && !radix_low_can_attach(ix, there->node, there->idx - 1))
+		return RADIX_E_REFUSED;
+	if (slot == RADIX_NONE || radix_lossy_may_go(ix, there->node, there->idx - 1)) {
 		attach(ix, there, block);
 		*ret_slot = block->slot;
 		*ret_result = RADIX_COMMIT_ATTACHED;

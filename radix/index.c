@@ -80,6 +80,7 @@ int radix_index_make(struct radix_index **ret_ix, const struct radix_index_confi
 	*ix = (struct radix_index){
 		.alloc = alloc,
 		.secret = { config->secret[0], config->secret[1] },
+		.coded = config->coded,
 		.queue = { .alloc = alloc },
 		.lower = { { .alloc = alloc, .tier = RADIX_TIER_HOST },
 			   { .alloc = alloc, .tier = RADIX_TIER_REDIS } },

@@ -66,8 +66,8 @@ struct radix_index_config {
 	const struct radix_alloc *alloc; /* kept by pointer; outlives the index */
 	uint32_t n_slots;                /* device slots, >= 1 */
 	uint32_t n_host;                 /* host slots; 0: no such tier */
-	bool redis;                      /* there is a tier below them */
-	uint32_t n_entries;              /* block table capacity, >= n_slots + n_host; what is left
+	bool redis, coded;  /* Redis is below them; what lies below the device is coded */
+	uint32_t n_entries; /* block table capacity, >= n_slots + n_host; what is left
 					    bounds the members that only Redis has */
 	/* so many of the members that left last are remembered: who commits one again used it a
 	   second time (RADIX_ROOM_SECOND_USE); 0: none.  Only with lower tiers */
@@ -251,7 +251,7 @@ struct radix_block {
 enum radix_commit_result {
 	RADIX_COMMIT_STORED,    /* the slot is READY and a member */
 	RADIX_COMMIT_DUPLICATE, /* another was faster: *ret_slot is canonical, ours is OWN */
-	RADIX_COMMIT_ATTACHED,  /* a member without device copy got ours */
+	RADIX_COMMIT_ATTACHED,  /* a member without an exact device copy got ours */
 };
 
 /*
@@ -264,8 +264,8 @@ enum radix_commit_result {
  * the pin stands below it; RADIX_E_REFUSED when the block before has no device copy, so that this
  * one can have none; -ENOMEM (unchanged).
  *
- * ATTACHED: a member that lay only lower got ours as its device copy. Its lower copies stay, unless
- * both checksums are known and differ: then they hold other bytes, and go.
+ * ATTACHED: a member that lay only lower, or whose device copy a codec changed and nobody pins or
+ * moves, got ours as its device copy. Lower ones stay unless both checksums are known and differ.
  */
 radix_nodiscard int radix_commit(struct radix_index *ix, struct radix_pin *pin, uint32_t owner,
 				 const struct radix_block *block, uint64_t tick, uint32_t *ret_slot,

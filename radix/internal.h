@@ -55,6 +55,7 @@ struct radix_index {
 	struct radix_ghost ghost;
 	uint64_t *fingerprint; /* [n_entries], of members; NULL: nothing is remembered */
 	bool redis;
+	bool coded;            /* exact marks of entries count */
 	uint64_t redis_budget; /* members that may be in Redis only */
 	uint64_t now;          /* the latest tick that was told */
 	uint64_t tier[RADIX_N_TIERS];
@@ -145,6 +146,13 @@ static inline enum radix_tier radix_tier_of(const struct radix_entry *e)
 	return radix_entry_host(e) != RADIX_NONE ? RADIX_TIER_HOST : RADIX_TIER_REDIS;
 }
 
+/* Whoever reads it gets bytes that a codec has changed: see radix_member_lossy(). */
+static inline bool radix_lossy(const struct radix_index *ix, const struct radix_entry *e)
+{
+	return radix_unlikely(ix->coded) &&
+	       (radix_entry_slot(e) == RADIX_NONE || e->exact != radix_exact_mark(e->device));
+}
+
 static inline bool radix_place_is_edge(const struct radix_place *p)
 {
 	return p->node < RADIX_NODE_ISLAND;
@@ -196,6 +204,9 @@ void radix_tail_remove(struct radix_index *ix, uint32_t node, uint32_t n,
 uint32_t radix_pinned_to(const struct radix_node *n);
 /* Queue a leaf that is not queued. */
 void radix_leaf_queue(struct radix_index *ix, uint32_t node);
+/* lossy.c: may exact bytes take the place of block i's device copy, and they do. */
+bool radix_lossy_may_go(const struct radix_index *ix, uint32_t node, uint32_t i);
+void radix_lossy_replace(struct radix_index *ix, uint32_t node, uint32_t i, uint32_t slot);
 /* Entry of block i of an edge; `low` is NULL without lower tiers. */
 static inline uint32_t radix_entry_in(const struct radix_index *ix, const struct radix_node *n,
 				      const struct radix_low *low, uint32_t i)

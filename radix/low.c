@@ -378,7 +378,7 @@ bool radix_low_can_attach(const struct radix_index *ix, uint32_t node, uint32_t 
 	       radix_low(ix, parent)->end[RADIX_TIER_DEVICE] == radix_node(ix, parent)->n_blocks;
 }
 
-void radix_low_attach(struct radix_index *ix, uint32_t node, uint32_t i, uint32_t slot)
+void radix_low_attach(struct radix_index *ix, uint32_t node, uint32_t i, uint32_t slot, bool exact)
 {
 	const struct radix_node *n = radix_node(ix, node);
 	struct radix_low *low = radix_low(ix, node);
@@ -394,7 +394,7 @@ void radix_low_attach(struct radix_index *ix, uint32_t node, uint32_t i, uint32_
 			       radix_node(ix, n->parent)->n_blocks);
 	radix_low_stay(ix, node, RADIX_TIER_HOST, i + 1);
 	radix_edge_set_ref(n, ix->roots[n->root].g, i, slot);
-	radix_table_device_set(&ix->table, entry, slot, ix->slots.generation[slot]);
+	radix_table_device_set(&ix->table, entry, slot, ix->slots.generation[slot], exact);
 	ix->slots.entry[slot] = entry;
 	radix_slots_set(&ix->slots, slot, RADIX_SLOT_READY);
 	if (radix_entry_host(e) != RADIX_NONE)

@@ -86,7 +86,7 @@ uint32_t radix_low_pins(const struct radix_index *ix, uint32_t node);
 /* Block i of the edge has no device copy, but the one before it has, or it is a first one. */
 bool radix_low_can_attach(const struct radix_index *ix, uint32_t node, uint32_t i);
 /* Such a block gets a device copy: the slot becomes READY. */
-void radix_low_attach(struct radix_index *ix, uint32_t node, uint32_t i, uint32_t slot);
+void radix_low_attach(struct radix_index *ix, uint32_t node, uint32_t i, uint32_t slot, bool exact);
 /* The last block of `t`, which has a copy below, loses the one in `t`. */
 void radix_low_pop(struct radix_index *ix, uint32_t node, enum radix_tier t);
 /* A member with a device copy loses all others; what is on its way down does not arrive. */

@@ -134,7 +134,7 @@ uint32_t radix_sums_next(const struct radix_index *ix, uint8_t kind, uint32_t *i
 		const struct radix_entry *e = &ix->table.v[*it];
 
 		if (e->state != RADIX_ENTRY_READY || e->checksum_kind != kind || !kind ||
-		    radix_entry_slot(e) == RADIX_NONE)
+		    radix_entry_slot(e) == RADIX_NONE || radix_lossy(ix, e))
 			continue;
 		ret[n].block = (struct radix_member){ *it, e->generation };
 		ret[n].slot = radix_entry_slot(e);

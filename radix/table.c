@@ -100,6 +100,7 @@ uint32_t radix_table_add(struct radix_table *t, const struct radix_entry_init *i
 	e->parent = radix_word(base, RADIX_WORD_PARENT, init->parent,
 			       radix_table_start(t, init->parent, init->island));
 	e->device = radix_word(base, RADIX_WORD_DEVICE, init->slot, init->slot_generation);
+	e->exact = init->slot == RADIX_NONE ? 0 : radix_exact_mark(e->device);
 	e->host = radix_word(base, RADIX_WORD_HOST, RADIX_NONE, 0);
 	e->key = cell;
 	e->use = init->tick << 1;
@@ -144,10 +145,15 @@ void radix_table_remove(struct radix_table *t, uint32_t entry, uint32_t key_len)
 	t->n_ready--;
 }
 
+/* The mark first: without its word it says nothing, and the word is never without it. */
 void radix_table_device_set(struct radix_table *t, uint32_t entry, uint32_t slot,
-			    uint64_t slot_generation)
+			    uint64_t slot_generation, bool exact)
 {
-	radix_publish(&t->v[entry].device, radix_table_device(t, entry, slot, slot_generation));
+	uint64_t word = radix_table_device(t, entry, slot, slot_generation);
+
+	radix_retract(&t->v[entry].exact, exact ? radix_exact_mark(word) : 0);
+	radix_crash_point("table_exact_set");
+	radix_publish(&t->v[entry].device, word);
 	radix_crash_point("table_device_set");
 }
 

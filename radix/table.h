@@ -62,7 +62,8 @@ struct radix_entry {
 	uint8_t checksum_kind; /* and, for a moment, RADIX_CHECKSUM_BELOW */
 	uint8_t moving;        /* bit t: a copy is on its way down to tier t */
 	uint8_t turn;          /* counts the times that the block's bytes may have become others */
-	uint8_t reserved[5];
+	uint8_t reserved;
+	uint32_t exact;      /* radix_exact_mark() of `device`: that copy is as committed */
 	uint64_t root_check; /* who its root is: radix_root.check */
 };
 
@@ -127,6 +128,16 @@ static inline uint64_t radix_word(uint64_t base, uint64_t kind, uint32_t number,
 	uint64_t h = radix_fold(base ^ kind, its_generation * 0xda942042e4dd58b5u + number);
 
 	return (uint64_t)number << 32 | h >> 32;
+}
+
+/*
+ * Stands beside a device word whose copy has the bytes that were committed.  Made of that very
+ * word: a mark that was damaged, left over or never written is no mark, and such a copy counts as
+ * changed by a codec.
+ */
+static inline uint32_t radix_exact_mark(uint64_t word)
+{
+	return (uint32_t)((word ^ 0xc2b2ae3d27d4eb4fu) * 0x9fb21c651e98df25u >> 32) | 1;
 }
 
 static inline uint32_t radix_word_number(uint64_t word)
@@ -194,9 +205,12 @@ static inline uint64_t radix_table_host(const struct radix_table *t, uint32_t en
 			  host_slot, 0);
 }
 
-/* A copy that was made counts from here on; one that goes does not, before its slot is used. */
+/*
+ * A copy that was made counts from here on; one that goes does not, before its slot is used.
+ * exact: its bytes are those that were committed.
+ */
 void radix_table_device_set(struct radix_table *t, uint32_t entry, uint32_t slot,
-			    uint64_t slot_generation);
+			    uint64_t slot_generation, bool exact);
 void radix_table_device_clear(struct radix_table *t, uint32_t entry);
 void radix_table_host_set(struct radix_table *t, uint32_t entry, uint32_t host_slot);
 void radix_table_host_clear(struct radix_table *t, uint32_t entry);

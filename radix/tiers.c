@@ -379,7 +379,8 @@ static bool arrive_above(struct radix_index *ix, const struct radix_move *m, str
 {
 	if (radix_entry_slot(e) != RADIX_NONE) /* another one was faster */
 		return false;
-	radix_low_attach(ix, ix->where_node[m->block.entry], ix->where_idx[m->block.entry], m->dst);
+	radix_low_attach(ix, ix->where_node[m->block.entry], ix->where_idx[m->block.entry], m->dst,
+			 !m->lossy);
 	return true;
 }
 

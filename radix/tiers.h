@@ -51,6 +51,9 @@ struct radix_move {
 	uint32_t dst;
 	uint64_t tick; /* the block's last use when the move began */
 	uint8_t turn;  /* the index's own */
+	/* Up, said before its end: the bytes that came are not those that were committed.  The
+	   device copy counts as lossy (radix_member_lossy()) until exact bytes take its place. */
+	bool lossy;
 };
 
 /* ---- making room ----------------------------------------------------------------------------- */
@@ -122,6 +125,19 @@ radix_nodiscard int radix_member_key(const struct radix_index *ix, struct radix_
 /* Checksum as far as it is known: kind 0 none, 1 XXH3-128, 2 kernels'. */
 radix_nodiscard int radix_member_checksum(const struct radix_index *ix, struct radix_member block,
 					  uint8_t *ret_kind, uint8_t ret_checksum[16]);
+
+/*
+ * Would somebody who reads the member get bytes that a codec has changed?  True of a lossy device
+ * copy, and of a member without one: what lies lower is coded.  False in an index that is not coded
+ * (radix_index_config.coded), and of a member that is gone.
+ */
+bool radix_member_lossy(const struct radix_index *ix, struct radix_member block);
+/*
+ * How many of the last `n` blocks of the path that ends at `end` are so.  *ret_first: the first of
+ * them, counted from the n-th last; n: none.  O(n) in a coded index, else O(1).
+ */
+uint32_t radix_path_lossy(const struct radix_index *ix, const struct radix_place *end, uint32_t n,
+			  uint32_t *ret_first);
 
 /*
  * Begins to bring a member up into a device slot, which becomes RESERVED for RADIX_OWNER_DAEMON;

@@ -58,6 +58,7 @@ struct radix_index_config lives_numbers(const struct lives_shape *shape,
 		.redis = shape->redis,
 		.n_entries = shape->n_slots + shape->n_host + shape->budget,
 		.n_ghosts = shape->n_ghosts,
+		.coded = shape->coded,
 		.secret = { 11, 12 },
 	};
 }
@@ -248,6 +249,8 @@ static void op_move_end(struct lives *l)
 	i = below(l, l->n_moves);
 	m = l->moves[i];
 	memset(sum, 77, sizeof(sum));
+	if (l->shape->coded && m.to == RADIX_TIER_DEVICE)
+		m.lossy = chance(l, 50);
 	r = radix_move_end(l->ix, &m, chance(l, 85), chance(l, 50) ? sum : NULL, NULL);
 	called(l);
 	if (r == RADIX_E_REFUSED) {

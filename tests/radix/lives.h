@@ -24,6 +24,7 @@ struct lives_shape {
 	uint32_t n_slots, n_host, budget;
 	bool redis;
 	uint32_t n_ghosts;
+	bool coded; /* half of what comes up has other bytes */
 };
 
 struct lives_lease {

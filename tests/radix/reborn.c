@@ -80,6 +80,7 @@ static void same_entry(const struct radix_index *a, const struct radix_index *b,
 	SAME(radix_entry_parent(x) == radix_entry_parent(y), i);
 	SAME(radix_entry_slot(x) == radix_entry_slot(y), i);
 	SAME(radix_entry_host(x) == radix_entry_host(y), i);
+	SAME(radix_entry_slot(x) == RADIX_NONE || x->exact == y->exact, i);
 	SAME(radix_entry_redis(x) == radix_entry_redis(y), i);
 	SAME(x->key_len == y->key_len, i);
 	SAME(memcmp(radix_table_key(&a->table, i), radix_table_key(&b->table, i), x->key_len) == 0,

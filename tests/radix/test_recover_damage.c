@@ -217,6 +217,7 @@ static const struct field {
 	FIELD(moving, STAYS),
 	FIELD(turn, STAYS),
 	FIELD(next_free, STAYS),
+	FIELD(exact, STAYS),
 	FIELD(reserved, STAYS),
 #undef FIELD
 };
@@ -241,6 +242,10 @@ static void flip_field(const struct field *f)
 		MAY(lost == 0 && w.r.r.n_copies_lost == 0, i);
 	if (strncmp(f->name, "checksum", 8) == 0 && entry_of(i)->checksum_kind)
 		MAY(!w.r.ix->table.v[i].checksum_kind, i);
+	if (f->at == offsetof(struct radix_entry, exact)) /* damage never makes a copy exact */
+		MAY(radix_entry_slot(entry_of(i)) == RADIX_NONE ||
+			    w.r.ix->table.v[i].exact != radix_exact_mark(w.r.ix->table.v[i].device),
+		    i);
 	if (f->effect == COPY && is_member(i) && !radix_has_tiers(w.l.ix))
 		MAY(f->at != offsetof(struct radix_entry, device), i);
 	whole_again();
