@@ -1,0 +1,167 @@
+/*
+ * cold.c - cold.h's descriptions: read, checked, measured.
+ */
+#include "daemon/cold.h"
+
+#include <stdio.h>
+
+static bool is(const char *text, size_t len, const char *what)
+{
+	return len == strlen(what) && memcmp(text, what, len) == 0;
+}
+
+bool prefixd_cold_codec_parse(const char *text, size_t len, uint32_t *ret_codec)
+{
+	for (uint32_t codec = GPU_CODEC_NONE; codec <= GPU_CODEC_E4M3; codec++) {
+		if (!is(text, len, prefixd_cold_codec_to_string(codec)))
+			continue;
+		*ret_codec = codec;
+		return true;
+	}
+	return false;
+}
+
+const char *prefixd_cold_codec_to_string(uint32_t codec)
+{
+	switch (codec) {
+	case GPU_CODEC_NONE:
+		return "none";
+	case GPU_CODEC_INT8:
+		return "int8";
+	case GPU_CODEC_E4M3:
+		return "fp8";
+	default:
+		return "?";
+	}
+}
+
+bool prefixd_cold_element_parse(const char *dtype, size_t len, uint32_t *ret_element)
+{
+	*ret_element = is(dtype, len, "float16")    ? GPU_ELEMENT_F16
+		       : is(dtype, len, "bfloat16") ? GPU_ELEMENT_BF16
+						    : 0;
+	return *ret_element != 0;
+}
+
+bool prefixd_cold_layout_parse(const char *layout, size_t len, uint32_t *ret_order)
+{
+	const char *own = len ? memchr(layout, ';', len) : NULL;
+
+	if (own)
+		len = (size_t)(own - layout);
+	*ret_order = is(layout, len, "block-major-hnd") ? GPU_ORDER_HND : GPU_ORDER_NHD;
+	return *ret_order == GPU_ORDER_HND || is(layout, len, "block-major");
+}
+
+/* ---- lists of layers ------------------------------------------------------------------------- */
+
+/* A number of at most three digits at *at, which moves behind it. */
+static bool number(const char *list, size_t len, size_t *at, uint32_t *ret)
+{
+	size_t begin = *at;
+
+	*ret = 0;
+	while (*at < len && *at < begin + 3 && list[*at] >= '0' && list[*at] <= '9')
+		*ret = 10 * *ret + (uint32_t)(list[(*at)++] - '0');
+	return *at > begin;
+}
+
+bool prefixd_cold_layers_parse(const char *list, size_t len, uint32_t layers, uint8_t *ret_exact)
+{
+	size_t at = 0;
+
+	memset(ret_exact, 0, PREFIXD_COLD_LAYERS_MAX / 8);
+	if (len == 0)
+		return true;
+	for (;;) {
+		uint32_t first, last;
+
+		if (!number(list, len, &at, &first))
+			return false;
+		last = first;
+		if (at < len && list[at] == '-') {
+			at++;
+			if (!number(list, len, &at, &last))
+				return false;
+		}
+		if (last < first || last >= radix_min_u32(layers, PREFIXD_COLD_LAYERS_MAX))
+			return false;
+		for (; first <= last; first++)
+			ret_exact[first / 8] |= (uint8_t)(1u << (first % 8));
+		if (at == len)
+			return true;
+		if (list[at++] != ',')
+			return false;
+	}
+}
+
+const char *prefixd_cold_layers_print(const struct prefixd_cold *cold, char *out, size_t out_len)
+{
+	size_t at = 0;
+
+	out[0] = '\0';
+	for (uint32_t i = 0, last; i < cold->layers && at < out_len; i = last + 1) {
+		last = i;
+		if (!prefixd_cold_exact(cold, i))
+			continue;
+		while (last + 1 < cold->layers && prefixd_cold_exact(cold, last + 1))
+			last++;
+		at += (size_t)snprintf(out + at, out_len - at, last > i ? "%s%u-%u" : "%s%u",
+				       at ? "," : "", i, last);
+	}
+	return out;
+}
+
+/* ---- sizes ----------------------------------------------------------------------------------- */
+
+static uint32_t n_exact(const struct prefixd_cold *cold)
+{
+	uint32_t n = 0;
+
+	for (uint32_t i = 0; i < cold->layers; i++)
+		n += prefixd_cold_exact(cold, i);
+	return n;
+}
+
+uint64_t prefixd_cold_bytes(const struct prefixd_cold *cold, uint64_t block_bytes)
+{
+	uint32_t exact = n_exact(cold);
+	uint64_t raw;
+
+	if (cold->codec == GPU_CODEC_NONE)
+		return block_bytes;
+	raw = (prefixd_cold_piece_bytes(cold) + GPU_CODED_ALIGN - 1) &
+	      ~(uint64_t)(GPU_CODED_ALIGN - 1);
+	return 2 * ((uint64_t)exact * raw +
+		    (uint64_t)(cold->layers - exact) *
+			    gpu_coded_piece_bytes(cold->tokens, cold->heads, cold->dim));
+}
+
+uint64_t prefixd_cold_slot_bytes(const struct prefixd_cold *cold, uint64_t block_bytes)
+{
+	if (cold->codec == GPU_CODEC_NONE)
+		return block_bytes;
+	return prefixd_cold_bytes(cold, block_bytes) + PREFIXD_COLD_SEAL;
+}
+
+bool prefixd_cold_ok(const struct prefixd_cold *cold, uint64_t block_bytes)
+{
+	static const struct prefixd_cold none;
+	unsigned __int128 piece;
+
+	if (cold->codec == GPU_CODEC_NONE)
+		return memcmp(cold, &none, sizeof(none)) == 0;
+	if (cold->codec > GPU_CODEC_E4M3 ||
+	    (cold->element != GPU_ELEMENT_F16 && cold->element != GPU_ELEMENT_BF16) ||
+	    cold->order > GPU_ORDER_HND || cold->layers == 0 ||
+	    cold->layers > PREFIXD_COLD_LAYERS_MAX || !cold->heads || !cold->dim || !cold->tokens)
+		return false;
+	for (uint32_t i = cold->layers; i < PREFIXD_COLD_LAYERS_MAX; i++)
+		if (prefixd_cold_exact(cold, i))
+			return false;
+	/* 32 bits each: three of them fit. */
+	piece = (unsigned __int128)cold->tokens * cold->heads * cold->dim * 2;
+	if (piece > block_bytes || piece > INT32_MAX || 2 * piece * cold->layers != block_bytes)
+		return false;
+	return prefixd_cold_slot_bytes(cold, block_bytes) < block_bytes;
+}
