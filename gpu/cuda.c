@@ -10,6 +10,7 @@
  * a descriptor and nothing else here.
  */
 #include "gpu/cuda_internal.h"
+#include "gpu/devices.h"
 
 #include <ctype.h>
 #include <stdio.h>
@@ -66,17 +67,6 @@ int gpu_cuda_enter(struct cuda *c)
 /* ---- which device ---------------------------------------------------------------------------- */
 
 #define ID_DIGITS 32
-#define ID_TEXT   48
-
-static void id_to_text(const struct gpu_cu_uuid *id, char ret_text[ID_TEXT])
-{
-	const uint8_t *b = id->b;
-
-	(void)snprintf(ret_text, ID_TEXT,
-		       "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x",
-		       b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7], b[8], b[9], b[10], b[11],
-		       b[12], b[13], b[14], b[15]);
-}
 
 /* The hexadecimal digits of a text that may have "GPU-" or "MIG-" before them and dashes within. */
 static bool id_digits(const char *text, char ret_digits[ID_DIGITS + 1])
@@ -107,7 +97,7 @@ struct choice {
 static int consider(struct cuda *c, struct choice *choice, int ordinal)
 {
 	size_t used = strlen(choice->list);
-	char text[ID_TEXT], digits[ID_DIGITS + 1];
+	char text[GPU_ID_TEXT], digits[ID_DIGITS + 1];
 	struct gpu_cu_uuid id;
 	gpu_cu_device device;
 	int r;
@@ -117,7 +107,7 @@ static int consider(struct cuda *c, struct choice *choice, int ordinal)
 		r = gpu_cuda_call(c, device_uuid, &id, device);
 	if (r < 0)
 		return r;
-	id_to_text(&id, text);
+	gpu_id_print(id.b, text);
 	(void)snprintf(choice->list + used, sizeof(choice->list) - used, "%s%s", used ? ", " : "",
 		       text);
 	if (choice->wanted && (!id_digits(text, digits) ||
@@ -128,8 +118,17 @@ static int consider(struct cuda *c, struct choice *choice, int ordinal)
 	return 0;
 }
 
-/* Without `uuid` the first one.  Return: 0; -ENODEV and a sentence in c->trouble. */
-static int choose(struct cuda *c, const char *uuid)
+/* Of all that this process may use. */
+uint32_t gpu_cuda_count(const struct gpu *g)
+{
+	return gpu_cuda_of(g)->n_devices;
+}
+
+/*
+ * Of those from the nth on, without `uuid` the first one.  Return: 0; -ENODEV and a sentence in
+ * c->trouble.
+ */
+static int choose(struct cuda *c, const char *uuid, uint32_t nth)
 {
 	char digits[ID_DIGITS + 1] = "";
 	struct choice choice = { .wanted = uuid ? digits : NULL };
@@ -138,7 +137,8 @@ static int choose(struct cuda *c, const char *uuid)
 	int r;
 
 	r = gpu_cuda_call(c, device_count, &n);
-	for (int i = 0; r == 0 && i < n; i++)
+	c->n_devices = n > 0 ? (uint32_t)n : 0;
+	for (int i = (int)nth; r == 0 && i < n; i++)
 		r = consider(c, &choice, i);
 	if (r < 0)
 		return r;
@@ -199,7 +199,7 @@ static int able(struct cuda *c)
 /* "NAME (GPU-...), compute 9.0, 132 multiprocessors, 80 of 80 GiB free, driver for CUDA 13.0" */
 static int describe(struct cuda *c, char *why, size_t why_len)
 {
-	char name[96] = "", text[ID_TEXT];
+	char name[96] = "", text[GPU_ID_TEXT];
 	size_t n_free = 0, total = 0;
 	int r, major = 0, minor = 0, n = 0;
 
@@ -216,7 +216,7 @@ static int describe(struct cuda *c, char *why, size_t why_len)
 		r = gpu_cuda_call(c, mem_info, &n_free, &total);
 	if (r < 0)
 		return r;
-	id_to_text(&c->id, text);
+	gpu_id_print(c->id.b, text);
 	(void)snprintf(why, why_len,
 		       "%s (%s), compute %d.%d, %d multiprocessors, %zu of %zu MiB free, driver for"
 		       " CUDA %d.%d",
@@ -333,11 +333,11 @@ static struct cuda *cuda_new(void)
 	return c;
 }
 
-static int start(struct cuda *c, const char *uuid, char *why, size_t why_len)
+static int start(struct cuda *c, const char *uuid, uint32_t nth, char *why, size_t why_len)
 {
 	int r;
 
-	r = choose(c, uuid);
+	r = choose(c, uuid, nth);
 	if (r == 0)
 		r = able(c);
 	if (r == 0)
@@ -349,11 +349,7 @@ static int start(struct cuda *c, const char *uuid, char *why, size_t why_len)
 	return r;
 }
 
-/*
- * The device with that UUID, or the first one.  Return: 0; -ENODEV: no driver, no such device, or
- * it cannot do what is needed; -ENOMEM; what eventfd() and its like said.  `why` has a sentence.
- */
-int gpu_cuda_open(const char *uuid, struct gpu **ret_gpu, char *why, size_t why_len)
+static int open_one(const char *uuid, uint32_t nth, struct gpu **ret_gpu, char *why, size_t why_len)
 {
 	struct cuda *c = cuda_new();
 	int r;
@@ -366,7 +362,7 @@ int gpu_cuda_open(const char *uuid, struct gpu **ret_gpu, char *why, size_t why_
 		free(c);
 		return -ENODEV;
 	}
-	r = start(c, uuid, why, why_len);
+	r = start(c, uuid, nth, why, why_len);
 	if (r == 0) {
 		*ret_gpu = &c->gpu;
 		return 0;
@@ -374,4 +370,19 @@ int gpu_cuda_open(const char *uuid, struct gpu **ret_gpu, char *why, size_t why_
 	(void)snprintf(why, why_len, "%s", c->trouble[0] ? c->trouble : strerrordesc_np(-r));
 	take_down(c);
 	return r == -EINVAL ? -ENODEV : r;
+}
+
+/*
+ * The device with that UUID, or the first one.  Return: 0; -ENODEV: no driver, no such device, or
+ * it cannot do what is needed; -ENOMEM; what eventfd() and its like said.  `why` has a sentence.
+ */
+int gpu_cuda_open(const char *uuid, struct gpu **ret_gpu, char *why, size_t why_len)
+{
+	return open_one(uuid, 0, ret_gpu, why, why_len);
+}
+
+/* The same for the nth of all, from 0. */
+int gpu_cuda_open_nth(uint32_t nth, struct gpu **ret_gpu, char *why, size_t why_len)
+{
+	return open_one(NULL, nth, ret_gpu, why, why_len);
 }

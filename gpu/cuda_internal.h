@@ -41,6 +41,7 @@ struct cuda_pin {
 	struct radix_list link;
 	uint64_t addr;
 	uint64_t len;
+	bool known; /* another device has registered it */
 };
 
 struct cuda_pool {
@@ -57,6 +58,7 @@ struct cuda {
 	struct gpu gpu;
 	struct gpu_driver driver;
 	gpu_cu_device device;
+	uint32_t n_devices; /* of the driver */
 	struct gpu_cu_uuid id;
 	gpu_cu_context context;
 	struct gpu_cu_alloc_prop prop; /* of all slabs */
@@ -109,6 +111,8 @@ static inline struct cuda *gpu_cuda_of(const struct gpu *g)
 
 /* cuda.c */
 int gpu_cuda_open(const char *uuid, struct gpu **ret_gpu, char *why, size_t why_len);
+int gpu_cuda_open_nth(uint32_t nth, struct gpu **ret_gpu, char *why, size_t why_len);
+uint32_t gpu_cuda_count(const struct gpu *g);
 const char *gpu_cuda_trouble(const struct gpu *g);
 int gpu_cuda_result(struct cuda *c, const char *call, gpu_cu_result r);
 void gpu_cuda_lose(struct cuda *c);
@@ -123,6 +127,7 @@ void gpu_cuda_pool_free(struct gpu *g, struct gpu_pool *pool);
 void gpu_cuda_pool_info(const struct gpu_pool *pool, struct gpu_pool_info *ret_info);
 int gpu_cuda_pool_fd(struct gpu_pool *pool, uint32_t slab, bool read_only);
 int gpu_cuda_host_pin(struct gpu *g, void *p, uint64_t len);
+int gpu_cuda_host_know(struct gpu *g, void *p, uint64_t len);
 void gpu_cuda_host_unpin(struct gpu *g, void *p);
 const struct cuda_pin *gpu_cuda_pin_find(const struct cuda *c, uint64_t addr, uint64_t len);
 void gpu_cuda_memory_deinit(struct cuda *c);

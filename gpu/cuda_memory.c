@@ -338,10 +338,10 @@ static bool pinned_already(const struct cuda *c, uint64_t addr, uint64_t len)
 	return false;
 }
 
-int gpu_cuda_host_pin(struct gpu *g, void *p, uint64_t len)
+/* `known`: it is registered already, for all devices of the process. */
+static int pin_new(struct cuda *c, void *p, uint64_t len, bool known)
 {
 	const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), addr = (uintptr_t)p;
-	struct cuda *c = gpu_cuda_of(g);
 	struct cuda_pin *pin;
 	uint64_t end;
 	int r;
@@ -355,20 +355,34 @@ int gpu_cuda_host_pin(struct gpu *g, void *p, uint64_t len)
 	pin = calloc(1, sizeof(*pin));
 	if (!pin)
 		return -ENOMEM;
-	r = register_parts(c, addr, len);
+	r = known ? 0 : register_parts(c, addr, len);
 	if (r < 0) {
 		free(pin);
 		return r;
 	}
-	pin->addr = addr;
-	pin->len = len;
+	*pin = (struct cuda_pin){ .addr = addr, .len = len, .known = known };
 	radix_list_add_tail(&c->pins, &pin->link);
 	return 0;
 }
 
+int gpu_cuda_host_pin(struct gpu *g, void *p, uint64_t len)
+{
+	return pin_new(gpu_cuda_of(g), p, len, false);
+}
+
+/*
+ * Another device of this process has pinned it, and keeps it so until it is unpinned here.  Return:
+ * as gpu_cuda_host_pin().
+ */
+int gpu_cuda_host_know(struct gpu *g, void *p, uint64_t len)
+{
+	return pin_new(gpu_cuda_of(g), p, len, true);
+}
+
 static void unpin(struct cuda *c, struct cuda_pin *pin)
 {
-	unregister(c, pin->addr, pin->len);
+	if (!pin->known)
+		unregister(c, pin->addr, pin->len);
 	radix_list_remove(&pin->link);
 	free(pin);
 }
