@@ -54,19 +54,38 @@ static void sums_add(struct prefixd_server *s, const struct prefixd_group_info *
 	}
 	for (int t = 0; t < RADIX_N_TIERS; t++) {
 		sums->blocks[t] += st->tier[t];
-		sums->bytes[t] += st->tier[t] * info->slot_bytes;
+		sums->bytes[t] += st->tier[t] * (pool ? pool->block_bytes : info->slot_bytes);
 		for (int i = 0; i < RADIX_REMOVE_N_REASONS; i++)
 			sums->removed[t][i] += st->removed_from[t][i];
 		for (int to = 0; to < RADIX_N_TIERS; to++)
 			sums->moved[t][to] += st->moved[t][to];
 	}
 	if (pool) {
-		sums->pool_bytes += pool->info.len;
+		sums->pool_bytes += prefixd_pool_bytes(pool);
 		sums->generation_bytes += pool->generations.len;
 	}
 	sums->index_bytes += st->index_bytes;
 	sums->table_bytes += st->table_bytes;
 	sums->key_bytes += st->key_bytes;
+}
+
+/* Where the slots of each rank lie. */
+static void ranks_put(struct prefixd_admin_reply *r, json_t *group, const struct prefixd_pool *pool)
+{
+	json_t *list = prefixd_admin_array(r, group, "ranks");
+
+	for (uint32_t i = 0; pool && i < pool->n_ranks; i++) {
+		const struct prefixd_rank *rank = &pool->ranks[i];
+		json_t *j = json_object();
+		char text[GPU_ID_TEXT];
+
+		gpu_id_print(rank->info.device_id, text);
+		prefixd_admin_put_text(
+			r, j, "device",
+			rank->gpu->ops->kind == GPU_KIND_CUDA ? text : rank->gpu->ops->name);
+		prefixd_admin_put_u64(r, j, "pool_bytes", rank->info.len);
+		prefixd_admin_append(r, list, j);
+	}
 }
 
 static void group_put(struct prefixd_server *s, struct prefixd_admin_reply *r, json_t *j,
@@ -78,9 +97,10 @@ static void group_put(struct prefixd_server *s, struct prefixd_admin_reply *r, j
 	PUT(r, j, info, n_slots);
 	PUT(r, j, info, slot_bytes);
 	PUT(r, j, info, slot_stride);
-	prefixd_admin_put_u64(r, j, "pool_bytes", pool ? pool->info.len : 0);
+	prefixd_admin_put_u64(r, j, "pool_bytes", pool ? prefixd_pool_bytes(pool) : 0);
 	prefixd_admin_put_u64(r, j, "page_bytes", pool ? pool->info.page_bytes : 0);
 	prefixd_admin_put_bool(r, j, "huge", pool && pool->info.huge);
+	ranks_put(r, j, pool);
 	slots_put(r, j, "slots", st->slots);
 	prefixd_admin_put_u64(r, j, "n_host", st->n_host);
 	slots_put(r, j, "host", st->host);

@@ -8,78 +8,27 @@
  */
 #include "daemon/carrier.h"
 
+#include "daemon/carrier_internal.h"
 #include "daemon/redis_sum.h"
+#include "daemon/stripe_sum.h"
 
 #include <poll.h>
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <time.h>
 
-#define MAX_RUNS      64u
-#define RUN_BYTES     (UINT64_C(4) << 20)
-#define FLIGHT_BYTES  (UINT64_C(32) << 20)
-#define REAP_BUDGET   64u
-#define HEARTBEAT_NS  UINT64_C(500000000)
-#define RETRY_NS      UINT64_C(1000000)   /* the device is full of what is not ours */
-#define CHECKSUM_XXH3 1u                  /* as on the wire */
-#define VERIFY_BYTES  (UINT64_C(4) << 20) /* of a turn: some 0.5 ms that copies wait */
+#define RUN_BYTES    (UINT64_C(4) << 20)
+#define FLIGHT_BYTES (UINT64_C(32) << 20)
+#define REAP_BUDGET  64u
+#define HEARTBEAT_NS UINT64_C(500000000)
+#define RETRY_NS     UINT64_C(1000000)   /* a device is full of what is not ours */
+#define VERIFY_BYTES (UINT64_C(4) << 20) /* of a turn: some 0.5 ms that copies wait */
 
-/* Blocks side by side on their way, as one job. */
-struct run {
-	struct gpu_job job;
-	struct prefixd_carrier *carrier;
-	struct radix_list blocks; /* messages, in the order of their slots */
-	uint32_t n;
-	bool used;
-};
-
-struct op_counts {
-	_Atomic uint64_t done, failed, last_error_ns;
-	_Atomic int last_error;
-};
-
-struct prefixd_carrier {
-	struct prefixd_carrier_config config;
-	struct prefixd_helper *helper; /* the loop's */
-	struct gpu *gpu;
-	/* the thread's */
-	struct prefixd_helper *own; /* the same: it runs before the loop knows of it */
-	struct run runs[MAX_RUNS];
-	struct radix_list urgent, others, pools; /* messages that wait */
-	struct radix_list verifies;
-	struct radix_list left; /* messages whose pools go when the device is closed */
-	struct gpu_job look; /* fetches a block for the first of them; the device's while looking */
-	bool looking;
-	uint64_t flight_bytes;
-	uint32_t n_runs;
-	uint64_t clock_ns; /* up to when the simulated device's time has passed */
-	uint64_t sim_ns;   /* and what its clock shows */
-	bool full;         /* the device takes no more for now */
-	bool closed;       /* the thread is over: nobody is there to be answered */
-	/* counters */
-	struct op_counts ops[PREFIXD_CARRIER_N_OPS];
-	_Atomic uint64_t jobs, bytes, corrupt, in_flight, waiting;
-	_Atomic bool lost, making;
-};
-
-static uint64_t clock_now(void)
+uint64_t prefixd_carrier_clock(void)
 {
 	struct timespec ts;
 
 	(void)clock_gettime(CLOCK_MONOTONIC, &ts); /* cannot fail for this clock */
 	return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
-}
-
-static struct prefixd_carrier_message *message_of(struct radix_list *link)
-{
-	return radix_container_of(link, struct prefixd_carrier_message, message.link);
-}
-
-/* One writer: no need for an atomic addition. */
-static void add(_Atomic uint64_t *counter, uint64_t n)
-{
-	atomic_store_explicit(counter, atomic_load_explicit(counter, memory_order_relaxed) + n,
-			      memory_order_relaxed);
 }
 
 /* ---- answers --------------------------------------------------------------------------------- */
@@ -90,7 +39,7 @@ static void add(_Atomic uint64_t *counter, uint64_t n)
  */
 static void message_drop(struct prefixd_message *message)
 {
-	struct prefixd_carrier_message *m = message_of(&message->link);
+	struct prefixd_carrier_message *m = prefixd_carrier_message_of(&message->link);
 
 	if (m->pool && (message->kind == PREFIXD_CARRIER_POOL_NEW ||
 			message->kind == PREFIXD_CARRIER_POOL_FREE))
@@ -99,14 +48,13 @@ static void message_drop(struct prefixd_message *message)
 		prefixd_carrier_message_free(m);
 }
 
-/* The device is closed: what it had of them went with it. */
+/* The devices are closed: what they had of them went with it. */
 static void left_free(struct prefixd_carrier *c)
 {
 	while (!radix_list_empty(&c->left)) {
-		struct prefixd_carrier_message *m = message_of(c->left.next);
+		struct prefixd_carrier_message *m = prefixd_carrier_message_of(c->left.next);
 
 		radix_list_remove(&m->message.link);
-		m->pool->pool = NULL;
 		prefixd_pool_free(NULL, m->pool);
 		prefixd_carrier_message_free(m);
 	}
@@ -117,18 +65,18 @@ void prefixd_carrier_message_free(struct prefixd_carrier_message *m)
 	free(m);
 }
 
-/* error: 0 or a negative errno. */
-static void answer(struct prefixd_carrier *c, struct prefixd_carrier_message *m, int error)
+void prefixd_carrier_answer(struct prefixd_carrier *c, struct prefixd_carrier_message *m, int error)
 {
-	struct op_counts *op = &c->ops[m->message.kind];
+	struct prefixd_carrier_op_counts *op = &c->ops[m->message.kind];
 
 	m->error = error;
 	if (error < 0) {
-		add(&op->failed, 1);
+		prefixd_carrier_add(&op->failed, 1);
 		atomic_store_explicit(&op->last_error, error, memory_order_relaxed);
-		atomic_store_explicit(&op->last_error_ns, clock_now(), memory_order_relaxed);
+		atomic_store_explicit(&op->last_error_ns, prefixd_carrier_clock(),
+				      memory_order_relaxed);
 	} else {
-		add(&op->done, 1);
+		prefixd_carrier_add(&op->done, 1);
 	}
 	if (error == -ENODEV)
 		atomic_store_explicit(&c->lost, true, memory_order_relaxed);
@@ -138,221 +86,32 @@ static void answer(struct prefixd_carrier *c, struct prefixd_carrier_message *m,
 		prefixd_helper_answer(c->own, &m->message);
 }
 
-static void answer_copy(struct prefixd_carrier *c, struct prefixd_carrier_message *m, int error)
-{
-	if (error < 0)
-		m->result = PREFIXD_MOVE_FAILED;
-	answer(c, m, error);
-}
-
-/* ---- the ends of copies ---------------------------------------------------------------------- */
-
-static uint64_t end_addr(const struct prefixd_carrier *c, const struct prefixd_pool *pool,
-			 enum prefixd_place place, uint32_t slot)
-{
-	switch (place) {
-	case PREFIXD_PLACE_DEVICE:
-		return c->gpu->ops->slot_addr(pool->pool, slot);
-	case PREFIXD_PLACE_HOST:
-		return (uintptr_t)prefixd_pool_host(pool, slot);
-	case PREFIXD_PLACE_STAGE:
-		return (uintptr_t)prefixd_pool_stage(pool, slot);
-	}
-	radix_assert(false);
-}
-
-/* Where the CPU can read the block: an end that is not the device's.  NULL: neither. */
-static const void *readable_end(const struct prefixd_carrier_message *m)
-{
-	enum prefixd_place place = m->to == PREFIXD_PLACE_DEVICE ? m->from : m->to;
-	uint32_t slot = m->to == PREFIXD_PLACE_DEVICE ? m->src : m->dst;
-
-	if (place == PREFIXD_PLACE_DEVICE)
-		return NULL;
-	return place == PREFIXD_PLACE_HOST ? prefixd_pool_host(m->pool, slot)
-					   : prefixd_pool_stage(m->pool, slot);
-}
-
-/* Sums the block and says whether it is the one that is known. */
-static bool block_sum(struct prefixd_carrier_message *m)
-{
-	const void *p = readable_end(m);
-	uint8_t sum[sizeof(m->checksum)];
-
-	if (!p)
-		return true;
-	prefixd_sum(p, m->pool->info.slot_bytes, sum);
-	m->summed = true;
-	if (m->checksum_kind == CHECKSUM_XXH3 && memcmp(m->checksum, sum, sizeof(sum)) != 0)
-		return false;
-	memcpy(m->checksum, sum, sizeof(sum));
-	return true;
-}
-
-static void block_done(struct prefixd_carrier *c, struct prefixd_carrier_message *m, int status)
-{
-	m->ns = clock_now() - m->begun_ns;
-	m->result = PREFIXD_MOVE_OK;
-	if (status == 0 && !block_sum(m)) {
-		m->result = PREFIXD_MOVE_CORRUPT;
-		m->summed = false;
-		add(&c->corrupt, 1);
-	}
-	if (status == 0)
-		add(&c->bytes, m->pool->info.slot_bytes);
-	answer_copy(c, m, status);
-}
-
-static void run_done(struct gpu_job *job, int status)
-{
-	struct run *run = job->ctx;
-	struct prefixd_carrier *c = run->carrier;
-
-	c->flight_bytes -= job->len;
-	c->n_runs--;
-	c->full = false;
-	add(&c->in_flight, (uint64_t)0 - run->n);
-	while (!radix_list_empty(&run->blocks)) {
-		struct prefixd_carrier_message *m = message_of(run->blocks.next);
-
-		radix_list_remove(&m->message.link);
-		block_done(c, m, status);
-	}
-	run->used = false;
-}
-
-/* ---- handing copies to the device ------------------------------------------------------------ */
-
-static bool side_by_side(const struct prefixd_carrier_message *a,
-			 const struct prefixd_carrier_message *b)
-{
-	return a->pool == b->pool && a->from == b->from && a->to == b->to && b->src == a->src + 1 &&
-	       b->dst == a->dst + 1;
-}
-
-static struct run *run_free(struct prefixd_carrier *c)
-{
-	for (uint32_t i = 0; i < MAX_RUNS; i++)
-		if (!c->runs[i].used)
-			return &c->runs[i];
-	return NULL;
-}
-
-/* The first message of the list with those behind it that lie beside it. */
-static void run_gather(struct prefixd_carrier *c, struct run *run, struct radix_list *list)
-{
-	struct prefixd_carrier_message *first = message_of(list->next), *last = NULL, *m = first;
-	const struct gpu_pool_info *info = &first->pool->info;
-
-	radix_list_init(&run->blocks);
-	run->n = 0;
-	do {
-		radix_list_remove(&m->message.link);
-		radix_list_add_tail(&run->blocks, &m->message.link);
-		run->n++;
-		last = m;
-		m = message_of(list->next);
-	} while (!radix_list_empty(list) && side_by_side(last, m) &&
-		 (run->n + 1) * info->slot_stride <= c->config.run_bytes);
-	run->job = (struct gpu_job){
-		.dst = end_addr(c, first->pool, first->to, first->dst),
-		.src = end_addr(c, first->pool, first->from, first->src),
-		.len = (run->n - 1) * info->slot_stride + info->slot_bytes,
-		.done = run_done,
-		.ctx = run,
-	};
-	run->carrier = c;
-	run->used = true;
-}
-
-/*
- * Back to the head of the list, in order: the device is full.  Walked by its elements, and not by
- * asking for the last one again and again: gcc 12.2 takes that question out of the loop.
- */
-static void run_put_back(struct run *run, struct radix_list *list)
-{
-	struct radix_list *it, *before;
-
-	for (it = run->blocks.prev; it != &run->blocks; it = before) {
-		before = it->prev;
-		radix_list_remove(it);
-		radix_list_add_head(list, it);
-	}
-	run->used = false;
-}
-
-static void run_refused(struct prefixd_carrier *c, struct run *run, int error)
-{
-	while (!radix_list_empty(&run->blocks)) {
-		struct prefixd_carrier_message *m = message_of(run->blocks.next);
-
-		radix_list_remove(&m->message.link);
-		add(&c->waiting, (uint64_t)0 - 1);
-		answer_copy(c, m, error);
-	}
-	run->used = false;
-}
-
-/* Hands over the next run.  False: nothing waits, or there is no room. */
-static bool submit_next(struct prefixd_carrier *c)
-{
-	struct radix_list *list = radix_list_empty(&c->urgent) ? &c->others : &c->urgent;
-	uint64_t now = clock_now();
-	struct radix_list *it;
-	struct run *run;
-	int r;
-
-	if (radix_list_empty(list) || c->full || c->flight_bytes >= c->config.in_flight_bytes)
-		return false;
-	run = run_free(c);
-	if (!run)
-		return false;
-	run_gather(c, run, list);
-	radix_list_foreach(it, &run->blocks)
-		message_of(it)->begun_ns = now;
-	r = c->gpu->ops->submit(c->gpu, &run->job);
-	if (r == -EAGAIN) {
-		c->full = true; /* until something of ours is done, or a while has passed */
-		run_put_back(run, list);
-		return false;
-	}
-	if (r < 0) {
-		run_refused(c, run, r);
-		return true;
-	}
-	c->flight_bytes += run->job.len;
-	c->n_runs++;
-	add(&c->jobs, 1);
-	add(&c->in_flight, run->n);
-	add(&c->waiting, (uint64_t)0 - run->n);
-	return true;
-}
-
 /* ---- verifying ------------------------------------------------------------------------------- */
 
+/* What the block sums up to. */
 static void verify_compare(struct prefixd_carrier *c, struct prefixd_carrier_message *m,
-			   const void *block)
+			   const uint8_t sum[16])
 {
 	const struct radix_sum *want = &m->sums[m->n_looked];
 	const uint64_t bit = UINT64_C(1) << m->n_looked;
-	uint8_t sum[sizeof(want->checksum)];
 
-	prefixd_sum(block, m->pool->info.slot_bytes, sum);
 	m->done |= bit;
-	if (memcmp(sum, want->checksum, sizeof(sum)) != 0) {
+	if (memcmp(sum, want->checksum, sizeof(want->checksum)) != 0) {
 		m->bad |= bit;
-		add(&c->corrupt, 1);
+		prefixd_carrier_add(&c->corrupt, 1);
 	}
 	m->n_looked++;
 }
 
 static void verify_end(struct prefixd_carrier *c, struct prefixd_carrier_message *m, int error)
 {
+	if (c->verifies.next == &m->message.link)
+		c->look_rank = 0; /* of its next block some pieces may have been fetched */
 	radix_list_remove(&m->message.link);
-	answer(c, m, error);
+	prefixd_carrier_answer(c, m, error);
 }
 
-/* One is enough: the device fetches one block at a time. */
+/* One is enough: the devices fetch one block at a time. */
 static void *look_buffer(const struct prefixd_carrier_message *m)
 {
 	return prefixd_pool_stage(m->pool, m->pool->n_stage);
@@ -361,40 +120,62 @@ static void *look_buffer(const struct prefixd_carrier_message *m)
 static void look_done(struct gpu_job *job, int status)
 {
 	struct prefixd_carrier *c = job->ctx;
-	struct prefixd_carrier_message *m = message_of(c->verifies.next);
+	struct prefixd_carrier_message *m = prefixd_carrier_message_of(c->verifies.next);
+	uint8_t sum[16];
 
 	c->looking = false;
 	if (c->closed)
 		return; /* dropped with the list */
-	if (status < 0)
+	if (status < 0) {
 		verify_end(c, m, status);
-	else
-		verify_compare(c, m, look_buffer(m));
+	} else if (++c->look_rank == m->pool->n_ranks) {
+		c->look_rank = 0;
+		prefixd_pool_sum(m->pool, look_buffer(m), sum);
+		verify_compare(c, m, sum);
+	}
 }
 
-/* The device fetches one block at a time.  Return: whether it does now. */
+/* The next piece of the block; one is fetched at a time.  Return: whether it is now. */
 static bool look_fetch(struct prefixd_carrier *c, struct prefixd_carrier_message *m)
 {
-	const struct gpu_ops *ops = c->gpu->ops;
+	const struct prefixd_rank *rank = &m->pool->ranks[c->look_rank];
+	const uint64_t len = m->pool->info.slot_bytes;
 	int r;
 
 	c->look = (struct gpu_job){
-		.dst = (uintptr_t)look_buffer(m),
-		.src = ops->slot_addr(m->pool->pool, m->sums[m->n_looked].slot),
-		.len = m->pool->info.slot_bytes,
+		.dst = (uintptr_t)look_buffer(m) + c->look_rank * len,
+		.src = rank->gpu->ops->slot_addr(rank->pool, m->sums[m->n_looked].slot),
+		.len = len,
 		.done = look_done,
 		.ctx = c,
 	};
 	c->looking = true;
-	r = ops->submit(c->gpu, &c->look);
+	r = rank->gpu->ops->submit(rank->gpu, &c->look);
 	if (r == 0)
 		return true;
 	c->looking = false;
-	if (r == -EAGAIN)
+	if (r == -EAGAIN) {
 		c->full = true;
-	else
-		verify_end(c, m, r);
+		return false;
+	}
+	verify_end(c, m, r);
 	return false;
+}
+
+/* The sum of a block in its slots.  False: no CPU reaches them. */
+static bool slots_sum(const struct prefixd_pool *pool, uint32_t slot, uint8_t ret_sum[16])
+{
+	uint8_t sums[PREFIXD_RANKS_MAX][16];
+
+	for (uint32_t i = 0; i < pool->n_ranks; i++) {
+		const void *piece = prefixd_pool_slot(pool, i, slot);
+
+		if (!piece)
+			return false;
+		prefixd_sum(piece, pool->info.slot_bytes, sums[i]);
+	}
+	prefixd_stripe_sum((const uint8_t(*)[16])sums, pool->n_ranks, ret_sum);
+	return true;
 }
 
 /* As much of what waits as fits into a turn.  Return: whether there is more to do at once. */
@@ -403,18 +184,17 @@ static bool verify_some(struct prefixd_carrier *c)
 	uint64_t bytes = 0;
 
 	while (!c->looking && !c->full && !radix_list_empty(&c->verifies) && bytes < VERIFY_BYTES) {
-		struct prefixd_carrier_message *m = message_of(c->verifies.next);
-		const void *block;
+		struct prefixd_carrier_message *m = prefixd_carrier_message_of(c->verifies.next);
+		uint8_t sum[16];
 
 		if (m->n_looked == m->n_sums) {
 			verify_end(c, m, 0);
 			continue;
 		}
-		block = c->gpu->ops->slot_host(m->pool->pool, m->sums[m->n_looked].slot);
-		if (!block)
+		if (!slots_sum(m->pool, m->sums[m->n_looked].slot, sum))
 			return look_fetch(c, m);
-		verify_compare(c, m, block);
-		bytes += m->pool->info.slot_bytes;
+		verify_compare(c, m, sum);
+		bytes += m->pool->block_bytes;
 	}
 	return bytes > 0;
 }
@@ -426,8 +206,8 @@ static void verify_forget(struct prefixd_carrier *c, const struct prefixd_pool *
 
 	for (it = c->verifies.next; it != &c->verifies; it = next) {
 		next = it->next;
-		if (message_of(it)->pool == pool)
-			verify_end(c, message_of(it), 0);
+		if (prefixd_carrier_message_of(it)->pool == pool)
+			verify_end(c, prefixd_carrier_message_of(it), 0);
 	}
 }
 
@@ -437,30 +217,31 @@ static void making_step(void *ctx)
 {
 	struct prefixd_carrier *c = ctx;
 
-	prefixd_helper_alive(c->own, clock_now());
+	prefixd_helper_alive(c->own, prefixd_carrier_clock());
 }
 
 /* Copies wait meanwhile: the device has one user. */
 static void pool_next(struct prefixd_carrier *c)
 {
-	struct prefixd_carrier_message *m = message_of(c->pools.next);
+	struct prefixd_carrier_message *m = prefixd_carrier_message_of(c->pools.next);
 	int r = 0;
 
 	radix_list_remove(&m->message.link);
 	if (m->message.kind == PREFIXD_CARRIER_POOL_NEW) {
 		atomic_store_explicit(&c->making, true, memory_order_relaxed);
-		m->begun_ns = clock_now();
+		m->begun_ns = prefixd_carrier_clock();
 		m->plan.step = making_step;
 		m->plan.ctx = c;
-		r = prefixd_pool_new(&m->pool, c->gpu, &m->plan, &m->kept, m->why, sizeof(m->why));
-		m->ns = clock_now() - m->begun_ns;
+		r = prefixd_pool_new(&m->pool, c->devices, &m->plan, &m->kept, m->why,
+				     sizeof(m->why));
+		m->ns = prefixd_carrier_clock() - m->begun_ns;
 		atomic_store_explicit(&c->making, false, memory_order_relaxed);
 	} else {
 		verify_forget(c, m->pool);
-		prefixd_pool_free(c->gpu, m->pool);
+		prefixd_pool_free(c->devices, m->pool);
 		m->pool = NULL;
 	}
-	answer(c, m, r);
+	prefixd_carrier_answer(c, m, r);
 }
 
 /* ---- the thread ------------------------------------------------------------------------------ */
@@ -470,7 +251,7 @@ static void take_all(struct prefixd_carrier *c)
 	struct prefixd_message *message;
 
 	while ((message = prefixd_helper_take(c->own))) {
-		struct prefixd_carrier_message *m = message_of(&message->link);
+		struct prefixd_carrier_message *m = prefixd_carrier_message_of(&message->link);
 
 		if (message->kind != PREFIXD_CARRIER_COPY) {
 			radix_list_add_tail(message->kind == PREFIXD_CARRIER_VERIFY ? &c->verifies
@@ -479,26 +260,29 @@ static void take_all(struct prefixd_carrier *c)
 			continue;
 		}
 		radix_list_add_tail(m->urgent ? &c->urgent : &c->others, &message->link);
-		add(&c->waiting, 1);
+		prefixd_carrier_add(&c->waiting, 1);
 	}
 }
 
 /* The simulated device's clock follows the real one. */
 static void time_pass(struct prefixd_carrier *c, uint64_t now)
 {
-	if (c->gpu->ops->kind != GPU_KIND_SIM)
-		return;
-	gpu_sim_advance(c->gpu, now - c->clock_ns);
+	for (uint32_t i = 0; i < c->devices->n; i++)
+		gpu_sim_advance(c->devices->v[i], now - c->clock_ns);
 	c->sim_ns += now - c->clock_ns;
 	c->clock_ns = now;
 }
 
 static uint64_t sleep_ns(const struct prefixd_carrier *c)
 {
-	uint64_t due = gpu_sim_next_due(c->gpu), ns = HEARTBEAT_NS;
+	uint64_t ns = HEARTBEAT_NS;
 
-	if (due != UINT64_MAX)
-		ns = radix_min_u64(ns, due > c->sim_ns ? due - c->sim_ns : 0);
+	for (uint32_t i = 0; i < c->devices->n; i++) {
+		uint64_t due = gpu_sim_next_due(c->devices->v[i]);
+
+		if (due != UINT64_MAX)
+			ns = radix_min_u64(ns, due > c->sim_ns ? due - c->sim_ns : 0);
+	}
 	if (c->full)
 		ns = radix_min_u64(ns, RETRY_NS);
 	return ns;
@@ -507,17 +291,37 @@ static uint64_t sleep_ns(const struct prefixd_carrier *c)
 /* Return: false when this thread cannot wait any more, and so cannot go on. */
 static bool wait_for_work(struct prefixd_carrier *c)
 {
-	struct pollfd p[2] = {
-		{ .fd = prefixd_helper_request_fd(c->own), .events = POLLIN },
-		{ .fd = c->gpu->ops->event_fd(c->gpu), .events = POLLIN },
-	};
+	struct pollfd p[1 + GPU_DEVICES_MAX];
 	uint64_t ns = sleep_ns(c);
 	const struct timespec ts = { .tv_sec = (time_t)(ns / 1000000000u),
 				     .tv_nsec = (long)(ns % 1000000000u) };
+	uint32_t n = 0;
 
-	if (ppoll(p, 2, &ts, NULL) < 0)
+	p[n++] = (struct pollfd){ .fd = prefixd_helper_request_fd(c->own), .events = POLLIN };
+	for (uint32_t i = 0; i < c->devices->n; i++) {
+		const struct gpu *gpu = c->devices->v[i];
+
+		p[n++] = (struct pollfd){ .fd = gpu->ops->event_fd(gpu), .events = POLLIN };
+	}
+	if (ppoll(p, n, &ts, NULL) < 0)
 		return errno == EINTR || errno == EAGAIN || errno == ENOMEM;
-	return !((p[0].revents | p[1].revents) & (POLLNVAL | POLLERR));
+	for (uint32_t i = 0; i < n; i++)
+		if (p[i].revents & (POLLNVAL | POLLERR))
+			return false;
+	return true;
+}
+
+/* Return: whether anything had ended. */
+static bool reap_all(struct prefixd_carrier *c)
+{
+	uint32_t n = 0;
+
+	for (uint32_t i = 0; i < c->devices->n; i++) {
+		struct gpu *gpu = c->devices->v[i];
+
+		n += gpu->ops->reap(gpu, REAP_BUDGET);
+	}
+	return n > 0;
 }
 
 static void carrier_run(struct prefixd_helper *h, void *ctx)
@@ -526,18 +330,18 @@ static void carrier_run(struct prefixd_helper *h, void *ctx)
 
 	c->own = h;
 	while (!prefixd_helper_stopping(h)) {
-		uint64_t now = clock_now();
+		uint64_t now = prefixd_carrier_clock();
 		bool busy = false;
 
 		prefixd_helper_alive(h, now);
 		time_pass(c, now);
 		take_all(c);
-		if (c->n_runs == 0 && !c->looking)
-			c->full = false; /* nothing of ours will end: ask again */
-		while (submit_next(c))
+		if (c->partly || (c->n_runs == 0 && !c->looking))
+			c->full = false; /* it may be that nothing of ours will end: ask again */
+		while (prefixd_carrier_submit(c))
 			busy = true;
 		if (c->n_runs > 0 || c->looking)
-			busy |= c->gpu->ops->reap(c->gpu, REAP_BUDGET) > 0;
+			busy |= reap_all(c);
 		/* What the device fetches for comparing may be of the pool that goes: pools wait
 		   for that, and nothing else is compared while they do. */
 		if (radix_list_empty(&c->pools))
@@ -567,8 +371,8 @@ int prefixd_carrier_start(struct prefixd_carrier **ret_c,
 		c->config.run_bytes = RUN_BYTES;
 	if (c->config.in_flight_bytes == 0)
 		c->config.in_flight_bytes = FLIGHT_BYTES;
-	c->gpu = config->gpu;
-	c->clock_ns = clock_now();
+	c->devices = config->devices;
+	c->clock_ns = prefixd_carrier_clock();
 	radix_list_init(&c->urgent);
 	radix_list_init(&c->others);
 	radix_list_init(&c->pools);
@@ -586,7 +390,7 @@ int prefixd_carrier_start(struct prefixd_carrier **ret_c,
 static void list_drop(struct radix_list *list)
 {
 	while (!radix_list_empty(list)) {
-		struct prefixd_carrier_message *m = message_of(list->next);
+		struct prefixd_carrier_message *m = prefixd_carrier_message_of(list->next);
 
 		radix_list_remove(&m->message.link);
 		message_drop(&m->message);
@@ -600,6 +404,7 @@ void prefixd_carrier_stop(struct prefixd_carrier *c)
 	prefixd_helper_stop(c->helper, message_drop);
 	c->helper = NULL;
 	c->closed = true;
+	prefixd_carrier_give_up(c);
 	list_drop(&c->urgent);
 	list_drop(&c->others);
 	list_drop(&c->pools);
@@ -629,7 +434,7 @@ struct prefixd_carrier_message *prefixd_carrier_receive(struct prefixd_carrier *
 {
 	struct prefixd_message *m = prefixd_helper_receive(c->helper);
 
-	return m ? message_of(&m->link) : NULL;
+	return m ? prefixd_carrier_message_of(&m->link) : NULL;
 }
 
 struct prefixd_helper *prefixd_carrier_helper(const struct prefixd_carrier *c)
@@ -654,7 +459,7 @@ void prefixd_carrier_stats(const struct prefixd_carrier *c, struct prefixd_carri
 		.making = atomic_load_explicit(&c->making, memory_order_relaxed),
 	};
 	for (int i = 0; i < PREFIXD_CARRIER_N_OPS; i++) {
-		const struct op_counts *op = &c->ops[i];
+		const struct prefixd_carrier_op_counts *op = &c->ops[i];
 
 		ret->ops[i] = (struct prefixd_carrier_op_stats){
 			.done = get(&op->done),

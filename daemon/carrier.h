@@ -8,8 +8,9 @@
  * What it guarantees.  Every request is answered once, in no particular order: copies that somebody
  * waits for go first, and what is verified goes in small steps between all others.  While it runs,
  * nobody else uses the device.  A block whose bytes are not the ones that are known of it is
- * answered CORRUPT.  Blocks that lie side by side at both ends travel
- * as one.  An operation that failed is counted with its error and fails alone.
+ * answered CORRUPT.  Blocks that lie side by side at both ends travel as
+ * one.  A block of several ranks has arrived when the pieces of all have, and has failed if one of
+ * them failed.  An operation that failed is counted with its error and fails alone.
  *
  * What it relies on.  Slots of a COPY are used by nobody else until it is answered.  The pools that
  * messages name stay in place; a pool is not freed before the copies on it were answered.  The sim
@@ -76,10 +77,10 @@ struct prefixd_carrier_message {
 void prefixd_carrier_message_free(struct prefixd_carrier_message *m); /* not its pool */
 
 struct prefixd_carrier_config {
-	struct gpu *gpu;          /* its user until prefixd_carrier_stop() */
-	uint32_t ring;            /* 0: the default */
-	uint64_t run_bytes;       /* longest run of blocks copied as one; 0: 4 MiB */
-	uint64_t in_flight_bytes; /* handed to the device at a time; 0: 32 MiB */
+	const struct gpu_devices *devices; /* its user until prefixd_carrier_stop() */
+	uint32_t ring;                     /* 0: the default */
+	uint64_t run_bytes;                /* longest run of blocks copied as one; 0: 4 MiB */
+	uint64_t in_flight_bytes;          /* handed to the device at a time; 0: 32 MiB */
 };
 
 /* One kind of operation so far. */
@@ -92,7 +93,7 @@ struct prefixd_carrier_op_stats {
 /* Kept by the thread with relaxed atomics, read by anyone. */
 struct prefixd_carrier_stats {
 	struct prefixd_carrier_op_stats ops[PREFIXD_CARRIER_N_OPS];
-	uint64_t jobs;               /* handed to the device: runs, not blocks */
+	uint64_t jobs;               /* handed to a device: runs, not blocks, for each rank */
 	uint64_t bytes;              /* payload copied */
 	uint64_t corrupt;            /* blocks whose sum was wrong */
 	uint64_t in_flight, waiting; /* blocks: at the device, before it */

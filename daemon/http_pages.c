@@ -54,18 +54,22 @@ static void groups_gather(const struct prefixd_server *s, struct prefixd_snapsho
 	uint32_t it = 0;
 
 	while (prefixd_engine_next_group(s->engine, &it, &info)) {
+		const struct prefixd_pool *pool = prefixd_pools_get(&s->pools, info.id);
+		const uint64_t ranks = pool ? pool->n_ranks : 1;
 		struct radix_stats st;
 
 		radix_index_stats(info.index, &st);
 		uint64_t pinned = prefixd_engine_pinned(s->engine, info.id);
 
 		snap->pinned_blocks += pinned;
-		snap->pinned_bytes += pinned * info.slot_bytes;
+		snap->pinned_bytes += pinned * ranks * info.slot_bytes;
 		snap->kept_slots += prefixd_engine_kept(s->engine, info.id);
 		snap->pools++;
-		slots_gather(snap, RADIX_TIER_DEVICE, st.slots, st.n_slots, info.slot_stride);
-		slots_gather(snap, RADIX_TIER_HOST, st.host, st.n_host, info.slot_stride);
-		tiers_gather(snap, &st, info.slot_stride);
+		snap->pool_ranks += ranks;
+		slots_gather(snap, RADIX_TIER_DEVICE, st.slots, st.n_slots,
+			     ranks * info.slot_stride);
+		slots_gather(snap, RADIX_TIER_HOST, st.host, st.n_host, ranks * info.slot_stride);
+		tiers_gather(snap, &st, ranks * info.slot_stride);
 		snap->blocks += st.n_blocks;
 		snap->nodes += st.n_nodes;
 		snap->roots += st.n_roots;
@@ -185,6 +189,7 @@ static void snapshot_gather(struct prefixd_server *s, uint64_t now, struct prefi
 	*snap = (struct prefixd_snapshot){
 		.version = prefixd_version(),
 		.device = s->pools.gpu->ops->name,
+		.devices = s->pools.devices.n,
 		.measures = s->measures,
 		.heap_bytes = s->memory.bytes,
 		.pool_over = prefixd_engine_over(s->engine, NULL, 0),

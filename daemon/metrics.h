@@ -92,7 +92,7 @@ struct prefixd_snapshot {
 	uint64_t removed[RADIX_N_TIERS][RADIX_REMOVE_N_REASONS], removed_bytes[RADIX_N_TIERS];
 	uint64_t moved[RADIX_N_TIERS][RADIX_N_TIERS], moved_bytes[RADIX_N_TIERS][RADIX_N_TIERS];
 	uint64_t tier_blocks[RADIX_N_TIERS];
-	uint64_t pools, host_bonus;
+	uint64_t pools, pool_ranks, devices, host_bonus;
 	uint64_t blocks, nodes, roots, pins, collisions;
 	uint64_t tree_bytes, table_bytes, key_bytes, heap_bytes;
 

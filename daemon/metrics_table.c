@@ -303,6 +303,9 @@ const struct prefixd_family prefixd_metric_families[] = {
 	/* ---- space ---- */
 	{ "prefixd_pools", PREFIXD_GAUGE, ONE(pools),
 	  .help = "Pools: one for each size of block." },
+	{ "prefixd_pool_ranks", PREFIXD_GAUGE, ONE(pool_ranks),
+	  .help = "Ranks of all pools, each with slots of its own: 1 for a pool without stripes." },
+	{ "prefixd_devices", PREFIXD_GAUGE, ONE(devices), .help = "Devices that pools lie on." },
 	{ "prefixd_pool_slots", PREFIXD_GAUGE, .label = "tier", .label2 = "state",
 	  TABLE(slot_states), .help = "Slots by state, over all pools." },
 	{ "prefixd_pool_capacity_slots", PREFIXD_GAUGE, .label = "tier", POOLS(capacity_slots),

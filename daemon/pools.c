@@ -5,6 +5,8 @@
 
 #include "daemon/keep.h"
 #include "daemon/preflight.h"
+#include "daemon/redis_sum.h"
+#include "daemon/stripe_sum.h"
 #include "radix/crash.h"
 
 #include <fcntl.h>
@@ -27,19 +29,23 @@ const char *prefixd_bytes_print(uint64_t bytes, char *out, size_t out_len)
 	return out;
 }
 
+static uint32_t ranks_of(const struct prefixd_pool_plan *plan)
+{
+	return plan->n_ranks > 0 ? plan->n_ranks : 1;
+}
+
 /* ---- making one ------------------------------------------------------------------------------ */
 
-static int stage_new(struct gpu *gpu, struct prefixd_pool *pool,
-		     const struct prefixd_pool_plan *plan,
+static int stage_new(struct prefixd_pool *pool, const struct prefixd_pool_plan *plan,
 		     const struct prefixd_arena_config *config)
 {
 	/* One more than was asked for, to look at blocks that no CPU reaches. */
-	uint32_t n = plan->n_stage + (gpu->ops->slot_host(pool->pool, 0) ? 0 : 1);
+	uint32_t n = plan->n_stage + (prefixd_pool_slot(pool, 0, 0) ? 0 : 1);
 	int r;
 
 	if (n == 0)
 		return 0;
-	r = prefixd_arena_new(&pool->stage, n * pool->info.slot_stride, config);
+	r = prefixd_arena_new(&pool->stage, n * pool->block_stride, config);
 	if (r == 0)
 		pool->n_stage = plan->n_stage;
 	return r;
@@ -97,7 +103,7 @@ static int host_new(struct prefixd_pool *pool, const struct prefixd_pool_plan *p
 
 	if (plan->n_host == 0)
 		return 0;
-	if (__builtin_mul_overflow(pool->info.slot_stride, plan->n_host, &len))
+	if (__builtin_mul_overflow(pool->block_stride, plan->n_host, &len))
 		return -EINVAL;
 	if (!plan->adopt && len > plan->host_left)
 		return -EDQUOT;
@@ -117,60 +123,79 @@ static int host_new(struct prefixd_pool *pool, const struct prefixd_pool_plan *p
 }
 
 /* Where the CPU reaches the slots they are ordinary pages of this process. */
-static int pool_lock(struct gpu *gpu, struct prefixd_pool *pool)
+static int rank_lock(const struct prefixd_rank *rank)
 {
-	void *base = gpu->ops->slot_host(pool->pool, 0);
+	void *base = rank->gpu->ops->slot_host(rank->pool, 0);
 
-	if (!base)
+	if (!base || mlock(base, rank->info.len) == 0)
 		return 0;
-	if (mlock(base, pool->info.len) < 0)
-		return errno == EAGAIN ? -EAGAIN : -EPERM;
-	pool->locked = true;
-	return 0;
+	return errno == EAGAIN ? -EAGAIN : -EPERM;
 }
 
-enum prefixd_memory_part prefixd_memory_slab(uint32_t i)
+enum prefixd_memory_part prefixd_memory_slab(uint32_t rank, uint32_t i)
 {
-	return i == 0 ? PREFIXD_MEMORY_POOL
-		      : (enum prefixd_memory_part)(PREFIXD_MEMORY_SLAB1 + i - 1);
+	uint32_t nth = rank * GPU_SLABS_MAX + i;
+
+	return nth == 0 ? PREFIXD_MEMORY_POOL
+			: (enum prefixd_memory_part)(PREFIXD_MEMORY_SLAB1 + nth - 1);
 }
 
-static int slots_again(struct gpu *gpu, struct prefixd_pool *pool,
+static int slots_again(struct prefixd_rank *rank, uint32_t nth,
 		       const struct prefixd_pool_plan *plan)
 {
 	int fds[GPU_SLABS_MAX], r = 0;
 	uint32_t n = 0;
 
-	while (n < GPU_SLABS_MAX && plan->fds[prefixd_memory_slab(n)] >= 0) {
-		r = fd_left(plan, prefixd_memory_slab(n));
+	while (n < GPU_SLABS_MAX && plan->fds[prefixd_memory_slab(nth, n)] >= 0) {
+		r = fd_left(plan, prefixd_memory_slab(nth, n));
 		if (r < 0)
 			break;
 		fds[n++] = r;
 	}
 	if (r >= 0)
 		r = n == 0 ? -EINVAL
-			   : gpu->ops->pool_adopt(gpu, fds, n, plan->n_slots, plan->slot_bytes,
-						  &pool->pool);
+			   : rank->gpu->ops->pool_adopt(rank->gpu, fds, n, plan->n_slots,
+							plan->slot_bytes, &rank->pool);
 	while (r < 0 && n > 0)
 		(void)close(fds[--n]); /* not taken over */
 	return r;
 }
 
-static int slots_new(struct gpu *gpu, struct prefixd_pool *pool,
-		     const struct prefixd_pool_plan *plan)
+static int rank_new(struct prefixd_rank *rank, uint32_t nth, const struct prefixd_pool_plan *plan)
 {
 	int r;
 
 	if (plan->adopt)
-		r = slots_again(gpu, pool, plan);
+		r = slots_again(rank, nth, plan);
 	else
-		r = gpu->ops->pool_new(gpu, plan->n_slots, plan->slot_bytes, &pool->pool);
+		r = rank->gpu->ops->pool_new(rank->gpu, plan->n_slots, plan->slot_bytes,
+					     &rank->pool);
 	if (r < 0) {
-		pool->pool = NULL;
+		rank->pool = NULL;
 		return r;
 	}
-	gpu->ops->pool_info(pool->pool, &pool->info);
-	return plan->lock ? pool_lock(gpu, pool) : 0;
+	rank->gpu->ops->pool_info(rank->pool, &rank->info);
+	return plan->lock ? rank_lock(rank) : 0;
+}
+
+static int slots_new(const struct gpu_devices *devices, struct prefixd_pool *pool,
+		     const struct prefixd_pool_plan *plan)
+{
+	for (uint32_t i = 0; i < pool->n_ranks; i++) {
+		int r;
+
+		pool->ranks[i].gpu = devices->v[i % devices->n];
+		r = rank_new(&pool->ranks[i], i, plan);
+		if (r < 0)
+			return r;
+		if (plan->step)
+			plan->step(plan->ctx);
+	}
+	pool->info = pool->ranks[0].info;
+	pool->locked = plan->lock && prefixd_pool_slot(pool, 0, 0);
+	pool->block_bytes = pool->n_ranks * pool->info.slot_bytes;
+	pool->block_stride = pool->n_ranks * pool->info.slot_stride;
+	return 0;
 }
 
 static int generations_new(struct prefixd_pool *pool, const struct prefixd_pool_plan *plan)
@@ -199,32 +224,32 @@ static int table_new(struct prefixd_pool *pool, const struct prefixd_pool_plan *
 							 plan->table_len, flags));
 }
 
-static void unpin(struct gpu *gpu, struct prefixd_pool *pool)
+static void unpin(const struct gpu_devices *devices, struct prefixd_pool *pool)
 {
 	if (pool->host_pinned)
-		gpu->ops->host_unpin(gpu, pool->host.base);
+		gpu_devices_unpin(devices, pool->host.base);
 	if (pool->stage_pinned)
-		gpu->ops->host_unpin(gpu, pool->stage.base);
+		gpu_devices_unpin(devices, pool->stage.base);
 	pool->host_pinned = pool->stage_pinned = false;
 }
 
-/* What the device copies to and from, besides its own memory. */
-static int pin(struct gpu *gpu, struct prefixd_pool *pool)
+/* What the devices copy to and from, besides their own memory. */
+static int pin(const struct gpu_devices *devices, struct prefixd_pool *pool)
 {
 	int r = 0;
 
 	if (pool->host.len > 0) {
-		r = gpu->ops->host_pin(gpu, pool->host.base, pool->host.len);
+		r = gpu_devices_pin(devices, pool->host.base, pool->host.len);
 		pool->host_pinned = r == 0;
 	}
 	if (r == 0 && pool->stage.len > 0) {
-		r = gpu->ops->host_pin(gpu, pool->stage.base, pool->stage.len);
+		r = gpu_devices_pin(devices, pool->stage.base, pool->stage.len);
 		pool->stage_pinned = r == 0;
 	}
 	return r;
 }
 
-static int pool_fill(struct gpu *gpu, struct prefixd_pool *pool,
+static int pool_fill(const struct gpu_devices *devices, struct prefixd_pool *pool,
 		     const struct prefixd_pool_plan *plan, const char **ret_what)
 {
 	const struct prefixd_arena_config config = {
@@ -233,7 +258,7 @@ static int pool_fill(struct gpu *gpu, struct prefixd_pool *pool,
 	int r;
 
 	*ret_what = "a pool";
-	r = slots_new(gpu, pool, plan);
+	r = slots_new(devices, pool, plan);
 	if (r == 0)
 		r = generations_new(pool, plan);
 	if (r < 0)
@@ -247,14 +272,27 @@ static int pool_fill(struct gpu *gpu, struct prefixd_pool *pool,
 	if (r < 0)
 		return r;
 	*ret_what = "the copy buffers";
-	r = stage_new(gpu, pool, plan, &config);
+	r = stage_new(pool, plan, &config);
 	if (r < 0)
 		return r;
 	*ret_what = "copies between the device and the host tier";
-	return pin(gpu, pool);
+	return pin(devices, pool);
 }
 
 /* ---- the keeper ------------------------------------------------------------------------------ */
+
+/* Of the nth slab of all: "g7.pool3", "g7.r2.pool", "g7.r2.pool3". */
+static void slab_name(uint32_t group, uint32_t nth, const char *text, char *out, size_t out_len)
+{
+	const uint32_t rank = nth / GPU_SLABS_MAX, slab = nth % GPU_SLABS_MAX;
+	char before[16] = "", behind[16] = "";
+
+	if (rank > 0)
+		snprintf(before, sizeof(before), "r%u.", rank);
+	if (slab > 0)
+		snprintf(behind, sizeof(behind), "%u", slab);
+	snprintf(out, out_len, "g%u.%s%s%s", group, before, text, behind);
+}
 
 const char *prefixd_memory_name(uint32_t group, enum prefixd_memory_part part, char *out,
 				size_t out_len)
@@ -268,24 +306,28 @@ const char *prefixd_memory_name(uint32_t group, enum prefixd_memory_part part, c
 	if (part == PREFIXD_N_MEMORIES)
 		snprintf(out, out_len, "g%u", group);
 	else if (part >= PREFIXD_MEMORY_SLAB1)
-		snprintf(out, out_len, "g%u.%s%u", group, names[PREFIXD_MEMORY_POOL],
-			 (unsigned)(part - PREFIXD_MEMORY_SLAB1 + 1));
+		slab_name(group, (uint32_t)part - PREFIXD_MEMORY_SLAB1 + 1,
+			  names[PREFIXD_MEMORY_POOL], out, out_len);
 	else
 		snprintf(out, out_len, "g%u.%s", group, names[part]);
 	return out;
 }
 
 /* Return: 0; negative errno, and he has none of it: half of a group is of no use to anybody. */
-static int pool_keep(struct gpu *gpu, const struct prefixd_pool *pool, struct prefixd_keep *keep)
+static int pool_keep(const struct prefixd_pool *pool, struct prefixd_keep *keep)
 {
 	int fds[PREFIXD_N_MEMORIES];
 	char name[PREFIXD_KEEP_NAME_MAX];
 	int r = 0;
 
-	_Static_assert(PREFIXD_N_MEMORIES * 8 < PREFIXD_KEEP_ITEMS_MAX, "eight groups are kept");
 	memset(fds, -1, sizeof(fds));
-	for (uint32_t i = 0; i < pool->info.n_slabs; i++)
-		fds[prefixd_memory_slab(i)] = gpu->ops->pool_fd(pool->pool, i, false);
+	for (uint32_t i = 0; i < pool->n_ranks; i++) {
+		const struct prefixd_rank *rank = &pool->ranks[i];
+
+		for (uint32_t k = 0; k < rank->info.n_slabs; k++)
+			fds[prefixd_memory_slab(i, k)] = rank->gpu->ops->pool_fd(rank->pool, k,
+										 false);
+	}
 	fds[PREFIXD_MEMORY_GENERATIONS] = pool->generations.fd;
 	fds[PREFIXD_MEMORY_TABLE] = pool->table.store.len > 0 ? pool->table.fd : -1;
 	fds[PREFIXD_MEMORY_HOST] = pool->host_shm.len > 0 ? pool->host_shm.fd : -1;
@@ -310,63 +352,67 @@ static void why_print(const struct prefixd_pool_plan *plan, const char *what, in
 	char total[32], left[32];
 	bool host = strcmp(what, "the host tier") == 0;
 	uint32_t n = host ? plan->n_host : plan->n_slots;
+	const uint64_t block_bytes = ranks_of(plan) * plan->slot_bytes;
 
-	prefixd_bytes_print(n * plan->slot_bytes, total, sizeof(total));
+	prefixd_bytes_print(n * block_bytes, total, sizeof(total));
 	if (plan->adopt)
 		snprintf(
 			why, why_len,
 			"%s of %u blocks of %llu bytes, kept from before, cannot be taken back: %s",
-			what, n, (unsigned long long)plan->slot_bytes,
+			what, n, (unsigned long long)block_bytes,
 			r == -EINVAL ? "it is not what was left" : strerror(-r));
 	else if (r == -EDQUOT)
 		snprintf(why, why_len,
 			 "the host tier of %u blocks of %llu bytes needs %s, and host-bytes leaves "
 			 "%s; raise host-bytes or lower host-blocks",
-			 n, (unsigned long long)plan->slot_bytes, total,
+			 n, (unsigned long long)block_bytes, total,
 			 prefixd_bytes_print(plan->host_left, left, sizeof(left)));
 	else if (r == -EPERM && plan->lock)
 		snprintf(why, why_len,
 			 "%s of %u blocks of %llu bytes (%s) cannot be locked in memory: raise the "
 			 "limit (ulimit -l, LimitMEMLOCK=) or set lock-memory=no",
-			 what, n, (unsigned long long)plan->slot_bytes, total);
+			 what, n, (unsigned long long)block_bytes, total);
 	else
 		snprintf(why, why_len,
 			 "no memory for %s of %u blocks of %llu bytes (%s): %s; check block_bytes, "
 			 "or lower %s",
-			 what, n, (unsigned long long)plan->slot_bytes, total, strerror(-r),
+			 what, n, (unsigned long long)block_bytes, total, strerror(-r),
 			 host ? "host-blocks or host-bytes" : "pool-blocks or pool-bytes");
 }
 
-int prefixd_pool_new(struct prefixd_pool **ret_pool, struct gpu *gpu,
+int prefixd_pool_new(struct prefixd_pool **ret_pool, const struct gpu_devices *devices,
 		     const struct prefixd_pool_plan *plan, int *ret_kept, char *why, size_t why_len)
 {
 	struct prefixd_pool *pool = calloc(1, sizeof(*pool));
 	const char *what = "a pool";
 	int r = -ENOMEM;
 
+	radix_assert(plan->n_ranks <= PREFIXD_RANKS_MAX);
 	if (pool) {
 		pool->group = plan->group;
-		r = pool_fill(gpu, pool, plan, &what);
+		pool->n_ranks = ranks_of(plan);
+		r = pool_fill(devices, pool, plan, &what);
 	}
 	if (r < 0) {
 		why_print(plan, what, r, why, why_len);
-		prefixd_pool_free(gpu, pool);
+		prefixd_pool_free(devices, pool);
 		return r;
 	}
 	/* What was adopted is with him already. */
-	*ret_kept = plan->keep && !plan->adopt ? pool_keep(gpu, pool, plan->keep) : 0;
+	*ret_kept = plan->keep && !plan->adopt ? pool_keep(pool, plan->keep) : 0;
 	*ret_pool = pool;
 	return 0;
 }
 
-void prefixd_pool_free(struct gpu *gpu, struct prefixd_pool *pool)
+void prefixd_pool_free(const struct gpu_devices *devices, struct prefixd_pool *pool)
 {
 	if (!pool)
 		return;
-	if (gpu)
-		unpin(gpu, pool); /* else the device is closed, and holds nothing */
-	if (pool->pool)
-		gpu->ops->pool_free(gpu, pool->pool);
+	if (devices)
+		unpin(devices, pool);
+	for (uint32_t i = 0; devices && i < pool->n_ranks; i++)
+		if (pool->ranks[i].pool)
+			pool->ranks[i].gpu->ops->pool_free(pool->ranks[i].gpu, pool->ranks[i].pool);
 	gpu_shm_free(&pool->generations);
 	prefixd_region_deinit(&pool->table);
 	if (pool->host_shm.len > 0)
@@ -377,25 +423,31 @@ void prefixd_pool_free(struct gpu *gpu, struct prefixd_pool *pool)
 	free(pool);
 }
 
+void prefixd_pool_sum(const struct prefixd_pool *pool, const void *block, uint8_t ret_sum[16])
+{
+	prefixd_sum_pieces(block, (size_t)pool->block_bytes, pool->n_ranks, ret_sum);
+}
+
 /* ---- the table ------------------------------------------------------------------------------- */
 
 int prefixd_pools_init(struct prefixd_pools *p, const char *device, char *why, size_t why_len)
 {
+	int r;
+
 	*p = (struct prefixd_pools){ 0 };
 	/* auto stays on host memory until clients of all languages can map a GPU's. */
-	return gpu_open(strcmp(device, "auto") == 0 ? "host" : device, NULL, &p->gpu, why, why_len);
+	r = gpu_devices_open(strcmp(device, "auto") == 0 ? "host" : device, NULL, &p->devices, why,
+			     why_len);
+	p->gpu = p->devices.v[0];
+	return r;
 }
 
 void prefixd_pools_deinit(struct prefixd_pools *p)
 {
 	/* First: copies that are under way end here, and pools go with their device. */
-	gpu_close(p->gpu);
-	for (uint32_t i = 0; i < p->n; i++) {
-		if (!p->v[i])
-			continue;
-		p->v[i]->pool = NULL;
+	gpu_devices_close(&p->devices);
+	for (uint32_t i = 0; i < p->n; i++)
 		prefixd_pool_free(NULL, p->v[i]);
-	}
 	free(p->v);
 	*p = (struct prefixd_pools){ 0 };
 }
@@ -439,16 +491,19 @@ const struct prefixd_pool *prefixd_pools_get(const struct prefixd_pools *p, uint
 	return group < p->n ? p->v[group] : NULL;
 }
 
-uint32_t prefixd_pools_fds(const struct prefixd_pools *p, uint32_t group, bool read_only,
-			   int ret_fds[PREFIXD_POOL_FDS_MAX])
+uint32_t prefixd_pools_fds(const struct prefixd_pools *p, uint32_t group, uint32_t rank,
+			   bool read_only, int ret_fds[PREFIXD_POOL_FDS_MAX])
 {
 	const struct prefixd_pool *pool = prefixd_pools_get(p, group);
+	const struct prefixd_rank *of;
 	uint32_t n = 0;
 
 	if (!pool)
 		return 0;
-	for (; n < pool->info.n_slabs; n++)
-		ret_fds[n] = p->gpu->ops->pool_fd(pool->pool, n, read_only);
+	radix_assert(rank < pool->n_ranks);
+	of = &pool->ranks[rank];
+	for (; n < of->info.n_slabs; n++)
+		ret_fds[n] = of->gpu->ops->pool_fd(of->pool, n, read_only);
 	ret_fds[n++] = pool->generations.ro_fd;
 	return n;
 }
@@ -459,18 +514,35 @@ void prefixd_pools_poison(struct prefixd_pools *p, uint32_t group, struct radix_
 
 	if (!pool || p->gpu->ops->kind != GPU_KIND_SIM)
 		return;
-	for (uint32_t i = 0; i < run.len; i++)
-		gpu_poison_slot(p->gpu, pool->pool, run.start + i);
+	for (uint32_t k = 0; k < pool->n_ranks; k++)
+		for (uint32_t i = 0; i < run.len; i++)
+			gpu_poison_slot(pool->ranks[k].gpu, pool->ranks[k].pool, run.start + i);
+}
+
+uint64_t prefixd_pool_bytes(const struct prefixd_pool *pool)
+{
+	uint64_t bytes = 0;
+
+	for (uint32_t i = 0; i < pool->n_ranks; i++)
+		bytes += pool->ranks[i].info.len;
+	return bytes;
+}
+
+void *prefixd_pool_slot(const struct prefixd_pool *pool, uint32_t rank, uint32_t slot)
+{
+	const struct prefixd_rank *of = &pool->ranks[rank];
+
+	return of->gpu->ops->slot_host(of->pool, slot);
 }
 
 void *prefixd_pool_host(const struct prefixd_pool *pool, uint32_t slot)
 {
 	radix_assert(slot < pool->n_host);
-	return (char *)pool->host.base + slot * pool->info.slot_stride;
+	return (char *)pool->host.base + slot * pool->block_stride;
 }
 
 void *prefixd_pool_stage(const struct prefixd_pool *pool, uint32_t i)
 {
-	radix_assert((i + UINT64_C(1)) * pool->info.slot_stride <= pool->stage.len);
-	return (char *)pool->stage.base + i * pool->info.slot_stride;
+	radix_assert((i + UINT64_C(1)) * pool->block_stride <= pool->stage.len);
+	return (char *)pool->stage.base + i * pool->block_stride;
 }

@@ -18,13 +18,14 @@
 #include "daemon/arena.h"
 #include "daemon/engine.h"
 #include "daemon/region.h"
-#include "gpu/gpu.h"
+#include "gpu/devices.h"
 
 struct prefixd_keep;
 
 /*
  * What a group's memory lies in, as the keeper names it: "gN.pool" and so on.  The device slots may
- * lie in several slabs: "gN.pool", "gN.pool1", ... "gN.pool15".
+ * lie in several slabs: "gN.pool", "gN.pool1", ... "gN.pool15".  Those of further ranks have the
+ * rank before that: "gN.r1.pool", "gN.r1.pool1", ...
  */
 #define PREFIXD_MEMORIES(X)                                          \
 	X(POOL, "pool")               /* device slots */             \
@@ -36,16 +37,30 @@ enum prefixd_memory_part {
 #define X(sym, text) PREFIXD_MEMORY_##sym,
 	PREFIXD_MEMORIES(X)
 #undef X
-	PREFIXD_MEMORY_SLAB1, /* and so on */
-	PREFIXD_N_MEMORIES = PREFIXD_MEMORY_SLAB1 + GPU_SLABS_MAX - 1
+	PREFIXD_MEMORY_SLAB1, /* of rank 0, and so on, rank by rank */
+	PREFIXD_N_MEMORIES = PREFIXD_MEMORY_SLAB1 + PREFIXD_RANKS_MAX * GPU_SLABS_MAX - 1
 };
 
-struct prefixd_pool {
-	uint32_t group;
+/* The device slots of one rank. */
+struct prefixd_rank {
+	struct gpu *gpu;
 	struct gpu_pool *pool;
 	struct gpu_pool_info info;
+};
+
+/*
+ * A block has a slot of one number in the pool of each rank.  In the host tier and in the buffers
+ * its pieces lie one behind the other, without a gap.
+ */
+struct prefixd_pool {
+	uint32_t group;
+	uint32_t n_ranks;
+	struct prefixd_rank ranks[PREFIXD_RANKS_MAX];
+	struct gpu_pool_info info;   /* rank 0's; the slots of all are equally many and long */
+	uint64_t block_bytes;        /* of all pieces of a block */
+	uint64_t block_stride;       /* between blocks of the host tier, and between buffers */
 	struct gpu_shm generations;  /* uint64_t[n_slots], read-only for workers */
-	struct prefixd_arena host;   /* n_host slots, info.slot_stride apart */
+	struct prefixd_arena host;   /* n_host blocks, block_stride apart */
 	struct gpu_shm host_shm;     /* what `host` is a view of, if it is kept */
 	struct prefixd_region table; /* for the index; none if it is not kept */
 	uint32_t n_host;
@@ -60,8 +75,9 @@ struct prefixd_pool {
 /* What POOL_CREATE asks for, and what the settings say to it. */
 struct prefixd_pool_plan {
 	uint32_t group;
+	uint32_t n_ranks; /* 0: 1 */
 	uint32_t n_slots, n_host, n_stage;
-	uint64_t slot_bytes;
+	uint64_t slot_bytes; /* of one rank */
 	bool huge, lock;
 	/* of the host tier: what is left of its limit; UINT64_MAX: none */
 	uint64_t host_left;
@@ -75,30 +91,38 @@ struct prefixd_pool_plan {
 };
 
 struct prefixd_pools {
-	struct gpu *gpu;
+	struct gpu *gpu; /* the first of the devices, which are all of one kind */
+	struct gpu_devices devices;
 	struct prefixd_pool **v; /* by group; NULL: none */
 	uint32_t n;
 	uint64_t host_bytes; /* of all host tiers */
 };
 
-#define PREFIXD_POOL_FDS_MAX (GPU_SLABS_MAX + 1) /* the slabs, then the generations */
+#define PREFIXD_POOL_FDS_MAX (GPU_SLABS_MAX + 1) /* a rank's slabs, then the generations */
 
 /* ---- on the device's thread ------------------------------------------------------------------ */
 
 /*
- * Makes it, and gives it to the keeper.  Return: 0; negative errno with a sentence in `why`.  A
- * keeper that fails is no error: *ret_kept says so, and the keeper has forgotten the group.
+ * Makes it, and gives it to the keeper; rank r lies on device r modulo their number.  Return: 0;
+ * negative errno with a sentence in `why`.  A keeper that fails is no error: *ret_kept says so, and
+ * the keeper has forgotten the group.
  */
-radix_nodiscard int prefixd_pool_new(struct prefixd_pool **ret_pool, struct gpu *gpu,
+radix_nodiscard int prefixd_pool_new(struct prefixd_pool **ret_pool,
+				     const struct gpu_devices *devices,
 				     const struct prefixd_pool_plan *plan, int *ret_kept, char *why,
 				     size_t why_len);
-/* Where the descriptor of a slab of the device slots stands. */
-enum prefixd_memory_part prefixd_memory_slab(uint32_t i);
+/* Where the descriptor of a slab of a rank's device slots stands. */
+enum prefixd_memory_part prefixd_memory_slab(uint32_t rank, uint32_t i);
 /* "g7.pool"; PREFIXD_N_MEMORIES: "g7", which is all of them. */
 const char *prefixd_memory_name(uint32_t group, enum prefixd_memory_part part, char *out,
 				size_t out_len);
-/* No copy of the pool is under way.  Accepts NULL. */
-void prefixd_pool_free(struct gpu *gpu, struct prefixd_pool *pool);
+/*
+ * No copy of the pool is under way.  devices NULL: they are closed, and what they had of it went
+ * with them.  Accepts NULL.
+ */
+void prefixd_pool_free(const struct gpu_devices *devices, struct prefixd_pool *pool);
+/* The sum of a block that lies there piece by piece: daemon/stripe_sum.h. */
+void prefixd_pool_sum(const struct prefixd_pool *pool, const void *block, uint8_t ret_sum[16]);
 
 /* ---- on the loop's thread -------------------------------------------------------------------- */
 
@@ -116,17 +140,21 @@ radix_nodiscard int prefixd_pools_room(struct prefixd_pools *p, uint32_t group);
 void prefixd_pools_put(struct prefixd_pools *p, struct prefixd_pool *pool);
 /* Out of it; the caller has it freed.  NULL: there is none. */
 struct prefixd_pool *prefixd_pools_take(struct prefixd_pools *p, uint32_t group);
-/* What OPEN's reply carries.  Return: how many, 0 for a group without memory. */
-uint32_t prefixd_pools_fds(const struct prefixd_pools *p, uint32_t group, bool read_only,
-			   int ret_fds[PREFIXD_POOL_FDS_MAX]);
+/* What OPEN's reply to a rank carries.  Return: how many, 0 for a group without memory. */
+uint32_t prefixd_pools_fds(const struct prefixd_pools *p, uint32_t group, uint32_t rank,
+			   bool read_only, int ret_fds[PREFIXD_POOL_FDS_MAX]);
 const struct prefixd_pool *prefixd_pools_get(const struct prefixd_pools *p, uint32_t group);
+/* Of the device slots of all ranks. */
+uint64_t prefixd_pool_bytes(const struct prefixd_pool *pool);
 /*
  * Marks the memory of slots that became free, on the simulated device.  It touches the slots alone
  * and not the device, and nobody copies to or from a free slot: any thread may.
  */
 void prefixd_pools_poison(struct prefixd_pools *p, uint32_t group, struct radix_run run);
 
-/* A host slot or a buffer. */
+/* A rank's slot as the CPU reaches it; NULL: it does not. */
+void *prefixd_pool_slot(const struct prefixd_pool *pool, uint32_t rank, uint32_t slot);
+/* A host slot or a buffer: the pieces of a block, info.slot_bytes each. */
 void *prefixd_pool_host(const struct prefixd_pool *pool, uint32_t slot);
 void *prefixd_pool_stage(const struct prefixd_pool *pool, uint32_t i); /* n_stage: to look in */
 

@@ -61,6 +61,7 @@ struct prefixd_redis_message {
 	struct prefixd_carry carry; /* STORE, FETCH; key points into `data` */
 	void *block;                /* STORE: from here; FETCH: to here.  block_bytes */
 	uint64_t block_bytes;
+	uint32_t n_pieces; /* of one length, which it consists of: one for each rank; 0: 1 */
 	struct prefixd_names names; /* NAMES, LOOK; entries and keys point into `data` */
 	uint32_t look_id;
 	uint64_t deadline_ns;  /* LOOK */

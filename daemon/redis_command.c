@@ -7,6 +7,7 @@
  * rest of the buffer to its front after each write.
  */
 #include "daemon/redis_internal.h"
+#include "daemon/redis_sum.h"
 
 #include <sodium.h>
 #include <stdio.h>
@@ -96,7 +97,8 @@ struct prefixd_value_of prefixd_command_of(const struct prefixd_redis_command *c
 					  .key = m->carry.key,
 					  .key_len = m->carry.key_len,
 					  .n_tokens = m->carry.n_tokens,
-					  .block_bytes = m->block_bytes };
+					  .block_bytes = m->block_bytes,
+					  .n_pieces = m->n_pieces };
 }
 
 /* Head and tail of SET, with room in the head for `prefix` bytes of the value. */
@@ -138,7 +140,7 @@ int prefixd_command_store(struct prefixd_redis_command *c)
 	size_t len = prefixd_value_len(&of, cipher->on);
 	uint8_t *prefix;
 
-	prefixd_value_checksum(m->block, m->block_bytes, m->checksum);
+	prefixd_sum_pieces(m->block, m->block_bytes, m->n_pieces, m->checksum);
 	if (m->carry.checksum_kind == PROTO_CHECKSUM_XXH3_128 &&
 	    memcmp(m->checksum, m->carry.checksum, sizeof(m->checksum)) != 0)
 		return -EBADMSG;

@@ -3,6 +3,9 @@
  */
 #include "daemon/redis_sum.h"
 
+#include "daemon/engine.h"
+#include "daemon/stripe_sum.h"
+
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
@@ -18,4 +21,14 @@ void prefixd_sum(const void *p, size_t len, uint8_t ret_sum[16])
 #endif
 	XXH128_canonicalFromHash(&c, XXH3_128bits(p, len));
 	memcpy(ret_sum, c.digest, 16);
+}
+
+void prefixd_sum_pieces(const void *p, size_t len, uint32_t n, uint8_t ret_sum[16])
+{
+	uint8_t sums[PREFIXD_RANKS_MAX][16];
+
+	n = n > 0 ? n : 1;
+	for (uint32_t i = 0; i < n; i++)
+		prefixd_sum((const uint8_t *)p + i * (len / n), len / n, sums[i]);
+	prefixd_stripe_sum((const uint8_t(*)[16])sums, n, ret_sum);
 }

@@ -7,5 +7,10 @@
 #include "radix/base.h"
 
 void prefixd_sum(const void *p, size_t len, uint8_t ret_sum[16]);
+/*
+ * Of a block of `len` bytes that consists of n pieces of one length (0: 1), one for each rank of
+ * its namespace: see daemon/stripe_sum.h.
+ */
+void prefixd_sum_pieces(const void *p, size_t len, uint32_t n, uint8_t ret_sum[16]);
 /* Only where the processor has AVX2. */
 void prefixd_sum_avx2(const void *p, size_t len, uint8_t ret_sum[16]);

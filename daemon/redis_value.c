@@ -191,7 +191,7 @@ bool prefixd_value_parse(void *value, size_t len, const struct prefixd_value_of 
 	else {
 		const uint8_t *payload = body + PREFIXD_VALUE_SUM + of->key_len;
 
-		prefixd_value_checksum(payload, (size_t)of->block_bytes, sum);
+		prefixd_sum_pieces(payload, (size_t)of->block_bytes, of->n_pieces, sum);
 		if (memcmp(sum, body, PREFIXD_VALUE_SUM) == 0) {
 			memcpy(block, payload, (size_t)of->block_bytes);
 			memcpy(ret_checksum, sum, sizeof(sum));

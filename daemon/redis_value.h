@@ -17,7 +17,8 @@
  *         96     32  name
  *        128     32  name of the parent
  *        160      8  XXH3-64 of the 160 bytes before
- *        168     16  XXH3-128 (canonical form) of the payload
+ *        168     16  XXH3-128 (canonical form) of the payload; of pieces of several ranks, as
+ *                    daemon/stripe_sum.h has it
  *        184    key  the block's key, key_len bytes
  *          -    payload, payload_len bytes
  *          -     16  tag, when encrypted
@@ -60,6 +61,7 @@ struct prefixd_value_of {
 	uint32_t key_len;
 	uint32_t n_tokens;
 	uint64_t block_bytes;
+	uint32_t n_pieces; /* as in struct prefixd_redis_message */
 };
 
 /* How values are encrypted, or that they are not. */

@@ -135,6 +135,8 @@ static void kept_sum(const struct prefixd_restore *r, struct prefixd_kept *ret)
 
 		ret->n_pools += fds[PREFIXD_MEMORY_POOL] >= 0;
 		ret->pool_bytes += bytes_of(fds[PREFIXD_MEMORY_POOL], &ret->slack_bytes);
+		for (int k = PREFIXD_MEMORY_SLAB1; k < PREFIXD_N_MEMORIES; k++)
+			ret->pool_bytes += bytes_of(fds[k], &ret->slack_bytes);
 		ret->host_bytes += bytes_of(fds[PREFIXD_MEMORY_HOST], &ret->slack_bytes);
 	}
 }

@@ -111,7 +111,8 @@ static void act_send(struct prefixd_server *s, const struct prefixd_action *a)
 	if (!c->connected)
 		return;
 	if (a->u.send.with_fds)
-		n_fds = prefixd_pools_fds(&s->pools, a->group, a->u.send.read_only, fds);
+		n_fds = prefixd_pools_fds(&s->pools, a->group, a->u.send.rank, a->u.send.read_only,
+					  fds);
 	prefixd_conn_send(&c->conn, a->u.send.bytes, a->u.send.len, fds, n_fds);
 	c->conn.tell |= a->u.send.tell_ready;
 }
@@ -553,7 +554,7 @@ struct prefixd_server *prefixd_server_free(struct prefixd_server *s)
 	prefixd_tiers_stop(s);
 	s->engine = prefixd_engine_free(s->engine);
 	if (prefixd_restore_keep(s) && !s->give_up)
-		gpu_leave_memory(s->pools.gpu);
+		gpu_leave_memory(s->pools.gpu); /* of all: only sim has to know */
 	prefixd_pools_deinit(&s->pools);
 	prefixd_tiers_free(s);
 	prefixd_restore_stop(s, s->give_up);

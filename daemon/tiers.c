@@ -387,7 +387,7 @@ static int listen_to(struct prefixd_server *s, struct prefixd_helper *h, event_c
 
 int prefixd_tiers_start(struct prefixd_server *s, char *why, size_t why_len)
 {
-	const struct prefixd_carrier_config config = { .gpu = s->pools.gpu };
+	const struct prefixd_carrier_config config = { .devices = &s->pools.devices };
 	const struct timeval second = { .tv_sec = 1 };
 	struct prefixd_tiers *t = calloc(1, sizeof(*t));
 	int r = -ENOMEM;

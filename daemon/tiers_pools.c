@@ -13,7 +13,7 @@
 
 static uint64_t plan_host_bytes(const struct prefixd_pool_plan *plan)
 {
-	return plan->n_host * ((plan->slot_bytes + 63) & ~UINT64_C(63));
+	return (uint64_t)plan->n_ranks * plan->n_host * ((plan->slot_bytes + 63) & ~UINT64_C(63));
 }
 
 void prefixd_act_pool_make(struct prefixd_server *s, const struct prefixd_action *a)
@@ -32,6 +32,7 @@ void prefixd_act_pool_make(struct prefixd_server *s, const struct prefixd_action
 	m->message.kind = PREFIXD_CARRIER_POOL_NEW;
 	m->plan = (struct prefixd_pool_plan){
 		.group = a->group,
+		.n_ranks = a->u.pool.n_ranks,
 		.n_slots = a->u.pool.n_slots,
 		.n_host = a->u.pool.n_host,
 		.slot_bytes = a->u.pool.slot_bytes,
@@ -46,7 +47,8 @@ void prefixd_act_pool_make(struct prefixd_server *s, const struct prefixd_action
 	};
 	if (adopt)
 		prefixd_restore_take(s, a->group, m->plan.fds);
-	if (s->tiers->redis && s->pools.gpu->ops->kind != GPU_KIND_HOST)
+	/* Redis has a block in one piece: in memory that the CPU reaches. */
+	if (s->tiers->redis && (s->pools.gpu->ops->kind != GPU_KIND_HOST || m->plan.n_ranks > 1))
 		m->plan.n_stage = PREFIXD_STAGES;
 	s->tiers->n_making++;
 	s->tiers->host_promised += plan_host_bytes(&m->plan);
@@ -138,7 +140,7 @@ void prefixd_pool_made(struct prefixd_server *s, struct prefixd_carrier_message 
 {
 	struct prefixd_event event = { .type = PREFIXD_EVENT_POOL_FAILED };
 	uint64_t heap = s->memory.bytes;
-	struct proto_id device;
+	struct proto_id ids[PREFIXD_RANKS_MAX];
 	char bytes[32];
 
 	s->tiers->n_making--;
@@ -168,8 +170,9 @@ void prefixd_pool_made(struct prefixd_server *s, struct prefixd_carrier_message 
 	event.u.pool.slab_len = m->pool->info.slab_bytes;
 	if (s->pools.gpu->ops->kind == GPU_KIND_CUDA)
 		event.u.pool.device = PROTO_DEVICE_CUDA;
-	memcpy(device.b, m->pool->info.device_id, sizeof(device.b));
-	event.u.pool.device_ids = &device;
+	for (uint32_t i = 0; i < m->pool->n_ranks; i++)
+		memcpy(ids[i].b, m->pool->ranks[i].info.device_id, sizeof(ids[i].b));
+	event.u.pool.device_ids = ids;
 	prefixd_server_step(s, &event);
 	if (s->memory.bytes > heap)
 		prefixd_info("pool %u: its index takes %s now; keys and tree grow with what is "

@@ -84,12 +84,12 @@ int prefixd_redis_begin(struct prefixd_redis **ret_r, const struct prefixd_optio
 
 /* ---- blocks to and from Redis ---------------------------------------------------------------- */
 
-/* Where the CPU reaches the slot; NULL: nowhere. */
-static void *slot_view(struct prefixd_server *s, struct prefixd_pool *pool, enum radix_tier tier,
-		       uint32_t slot)
+/* Where the CPU reaches the block in one piece; NULL: nowhere. */
+static void *slot_view(const struct prefixd_pool *pool, enum radix_tier tier, uint32_t slot)
 {
-	return tier == RADIX_TIER_HOST ? prefixd_pool_host(pool, slot)
-				       : s->pools.gpu->ops->slot_host(pool->pool, slot);
+	if (tier == RADIX_TIER_HOST)
+		return prefixd_pool_host(pool, slot);
+	return pool->n_ranks == 1 ? prefixd_pool_slot(pool, 0, slot) : NULL;
 }
 
 static void redis_send(struct prefixd_server *s, struct prefixd_redis_message *m)
@@ -198,8 +198,10 @@ void prefixd_act_carry(struct prefixd_server *s, const struct prefixd_action *a)
 		return;
 	}
 	pool = prefixd_pool_of(s, a->group);
-	block = slot_view(s, pool, out ? c->from : c->to, out ? c->src : c->dst);
-	m = prefixd_redis_message_new(a, block, pool->info.slot_bytes);
+	block = slot_view(pool, out ? c->from : c->to, out ? c->src : c->dst);
+	m = prefixd_redis_message_new(a, block, pool->block_bytes);
+	if (m)
+		m->n_pieces = pool->n_ranks;
 	if (!m)
 		prefixd_later_moved(s, c->id, PREFIXD_MOVE_FAILED);
 	else if (block)

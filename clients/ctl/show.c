@@ -48,21 +48,59 @@ static void show_slots(const json_t *slots, uint64_t n_slots)
 		 ctl_percent((double)ctl_u64(slots, "ready") / (double)n_slots));
 }
 
+/* Of pools with one rank in this machine's memory nobody asks where they lie. */
+static bool ranks_matter(const json_t *ranks)
+{
+	return json_array_size(ranks) > 1 ||
+	       strncmp(ctl_str(json_array_get(ranks, 0), "device"), "GPU-", 4) == 0;
+}
+
+static void show_ranks(const json_t *groups)
+{
+	static const char *const titles[] = { "GROUP", "RANK", "POOL", "<DEVICE" };
+	const json_t *g, *rank;
+	struct ctl_table t;
+	size_t i, k;
+
+	ctl_table_init(&t, titles, sizeof(titles) / sizeof(titles[0]));
+	json_array_foreach((json_t *)(uintptr_t)groups, i, g)
+	{
+		json_t *ranks = json_object_get(g, "ranks");
+
+		if (!ranks_matter(ranks))
+			continue;
+		json_array_foreach(ranks, k, rank)
+		{
+			const char *cells[] = {
+				ctl_count(ctl_u64(g, "id")),
+				ctl_count(k),
+				ctl_bytes(ctl_u64(rank, "pool_bytes")),
+				ctl_str(rank, "device"),
+			};
+
+			ctl_table_row(&t, cells);
+		}
+	}
+	if (t.n_rows > 0)
+		ctl_table_print(&t, "Ranks");
+}
+
 static void show_groups(const json_t *groups)
 {
-	static const char *const titles[] = { "GROUP", "SLOTS",  "BLOCK", "POOL", "PAGE",
-					      "READY", "BLOCKS", "PINS",  "INDEX" };
+	static const char *const titles[] = { "GROUP", "RANKS", "SLOTS",  "BLOCK", "POOL",
+					      "PAGE",  "READY", "BLOCKS", "PINS",  "INDEX" };
 	struct ctl_table t;
 	const json_t *g;
 	size_t i;
 
-	ctl_table_init(&t, titles, 9);
+	ctl_table_init(&t, titles, sizeof(titles) / sizeof(titles[0]));
 	json_array_foreach((json_t *)(uintptr_t)groups, i, g)
 	{
 		double n = (double)ctl_u64(g, "n_slots");
 		const json_t *slots = json_object_get(g, "slots");
 		const char *cells[] = {
 			ctl_count(ctl_u64(g, "id")),
+			ctl_count(json_array_size(json_object_get(g, "ranks"))),
 			ctl_brief(ctl_u64(g, "n_slots")),
 			ctl_bytes(ctl_u64(g, "slot_bytes")),
 			ctl_bytes(ctl_u64(g, "pool_bytes")),
@@ -76,6 +114,7 @@ static void show_groups(const json_t *groups)
 		ctl_table_row(&t, cells);
 	}
 	ctl_table_print(&t, "Pool groups");
+	show_ranks(groups);
 }
 
 static void show_namespaces(const json_t *namespaces)

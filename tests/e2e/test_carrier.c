@@ -27,6 +27,7 @@ enum {
 
 static struct prefixd_carrier *c;
 static struct gpu *gpu;
+static struct gpu_devices devices;
 static struct prefixd_pool *pool;
 
 static struct prefixd_carrier_message *receive(void)
@@ -84,7 +85,9 @@ static struct prefixd_carrier_config config = { .ring = 8 };
 
 static void start_with(struct gpu *g)
 {
-	config.gpu = gpu = g;
+	devices = (struct gpu_devices){ .v = { g }, .n = 1 };
+	config.devices = &devices;
+	gpu = g;
 	ck_assert_int_eq(prefixd_carrier_start(&c, &config), 0);
 }
 
@@ -102,9 +105,7 @@ static void start(const char *device, const struct gpu_sim_config *sim)
 static void stop(void)
 {
 	prefixd_carrier_stop(c);
-	gpu_close(gpu);
-	if (pool)
-		pool->pool = NULL;
+	gpu_devices_close(&devices);
 	prefixd_pool_free(NULL, pool);
 	pool = NULL;
 	c = prefixd_carrier_free(c);
@@ -177,14 +178,14 @@ static enum prefixd_move_result carried(struct prefixd_carrier_message *m, int *
 
 /* ---- bytes and sums -------------------------------------------------------------------------- */
 
-static const char *const devices[] = { "host", "sim" };
+static const char *const names[] = { "host", "sim" };
 
 /* Up, down and through a buffer, on every device: what arrives is what left. */
 START_TEST(bytes_arrive)
 {
 	const struct gpu_sim_config slow = { .ns_per_kib = 1000, .latency_ns = 200000 };
 
-	start(devices[_i], &slow);
+	start(names[_i], &slow);
 	for (uint32_t i = 0; i < HOST / 2; i++) {
 		fill(host(i), i);
 		ck_assert_int_eq(
@@ -217,7 +218,7 @@ START_TEST(sums_are_made_and_compared)
 	struct prefixd_carrier_message *m;
 	uint8_t right[16];
 
-	start(devices[_i], NULL);
+	start(names[_i], NULL);
 	fill(host(0), 7);
 	sum(host(0), right);
 	m = copy(PREFIXD_PLACE_HOST, 0, PREFIXD_PLACE_DEVICE, 0); /* nothing is known */
@@ -692,8 +693,8 @@ static Suite *suite(void)
 	TCase *tc = tcase_create("carrier"), *f48 = tcase_create("F48");
 
 	tcase_set_timeout(tc, 60);
-	tcase_add_loop_test(tc, bytes_arrive, 0, radix_array_size(devices));
-	tcase_add_loop_test(tc, sums_are_made_and_compared, 0, radix_array_size(devices));
+	tcase_add_loop_test(tc, bytes_arrive, 0, radix_array_size(names));
+	tcase_add_loop_test(tc, sums_are_made_and_compared, 0, radix_array_size(names));
 	tcase_add_test(tc, neighbours_go_together);
 	tcase_add_test(tc, urgent_ones_go_first);
 	tcase_add_test(tc, runs_come_back_from_a_full_device);

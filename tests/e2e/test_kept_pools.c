@@ -27,7 +27,8 @@ enum {
 
 static const char *const devices[] = { "host", "sim" };
 
-static struct gpu *gpu;
+static struct gpu *gpu; /* the first of them */
+static struct gpu_devices opened;
 static struct prefixd_carrier *c;
 static struct prefixd_keep *keep;
 
@@ -35,7 +36,8 @@ static void device_open(const char *name)
 {
 	char why[256];
 
-	ck_assert_msg(gpu_open(name, NULL, &gpu, why, sizeof(why)) == 0, "%s", why);
+	ck_assert_msg(gpu_devices_open(name, NULL, &opened, why, sizeof(why)) == 0, "%s", why);
+	gpu = opened.v[0];
 }
 
 /* A keeper that is nobody else: what is put stays with this process. */
@@ -84,7 +86,8 @@ static struct prefixd_pool *make(const struct prefixd_pool_plan *plan)
 	char why[320] = "";
 	int kept = 1;
 
-	ck_assert_msg(prefixd_pool_new(&pool, gpu, plan, &kept, why, sizeof(why)) == 0, "%s", why);
+	ck_assert_msg(prefixd_pool_new(&pool, &opened, plan, &kept, why, sizeof(why)) == 0, "%s",
+		      why);
 	ck_assert_int_eq(kept, 0);
 	return pool;
 }
@@ -117,15 +120,15 @@ static void leave(int fds[PREFIXD_N_MEMORIES])
 	fill(pool->table.store.base, 3 << 20, 1);
 	fill(pool->generations.base, DEVICE * 8, 2);
 	fill(pool->host.base, HOST * 5056, 3);
-	for (uint32_t i = 0; i < DEVICE && gpu->ops->slot_host(pool->pool, i); i++)
-		fill(gpu->ops->slot_host(pool->pool, i), BYTES, 100 + i);
-	fds[PREFIXD_MEMORY_POOL] = fcntl(gpu->ops->pool_fd(pool->pool, 0, false), F_DUPFD_CLOEXEC,
-					 0);
+	for (uint32_t i = 0; i < DEVICE && prefixd_pool_slot(pool, 0, i); i++)
+		fill(prefixd_pool_slot(pool, 0, i), BYTES, 100 + i);
+	fds[PREFIXD_MEMORY_POOL] = fcntl(gpu->ops->pool_fd(pool->ranks[0].pool, 0, false),
+					 F_DUPFD_CLOEXEC, 0);
 	fds[PREFIXD_MEMORY_GENERATIONS] = fcntl(pool->generations.fd, F_DUPFD_CLOEXEC, 0);
 	fds[PREFIXD_MEMORY_TABLE] = fcntl(pool->table.fd, F_DUPFD_CLOEXEC, 0);
 	fds[PREFIXD_MEMORY_HOST] = fcntl(pool->host_shm.fd, F_DUPFD_CLOEXEC, 0);
 	gpu_leave_memory(gpu);
-	prefixd_pool_free(gpu, pool);
+	prefixd_pool_free(&opened, pool);
 }
 
 START_TEST(the_keeper_has_all_four)
@@ -141,8 +144,8 @@ START_TEST(the_keeper_has_all_four)
 	for (size_t i = 0; i < radix_array_size(names); i++)
 		ck_assert_msg(strstr(text, names[i]) != NULL, "no %s in %s", names[i], text);
 	prefixd_keep_stay(keep);
-	prefixd_pool_free(gpu, pool);
-	gpu_close(gpu);
+	prefixd_pool_free(&opened, pool);
+	gpu_devices_close(&opened);
 }
 END_TEST
 
@@ -158,8 +161,8 @@ START_TEST(nothing_to_keep_without_a_keeper)
 	ck_assert_uint_eq(pool->host_shm.len, 0);
 	ck_assert_uint_eq(pool->table.store.len, 0);
 	ck_assert_uint_ge(pool->host.len, HOST * 5056);
-	prefixd_pool_free(gpu, pool);
-	gpu_close(gpu);
+	prefixd_pool_free(&opened, pool);
+	gpu_devices_close(&opened);
 }
 END_TEST
 
@@ -177,16 +180,16 @@ START_TEST(all_bytes_come_back)
 	expect(pool->generations.base, DEVICE * 8, 2);
 	expect(pool->host.base, HOST * 5056, 3);
 	ck_assert_ptr_eq(prefixd_pool_host(pool, 0), pool->host.base);
-	for (uint32_t i = 0; i < DEVICE && gpu->ops->slot_host(pool->pool, i); i++)
-		expect(gpu->ops->slot_host(pool->pool, i), BYTES, 100 + i);
+	for (uint32_t i = 0; i < DEVICE && prefixd_pool_slot(pool, 0, i); i++)
+		expect(prefixd_pool_slot(pool, 0, i), BYTES, 100 + i);
 	ck_assert_int_ge(pool->generations.ro_fd, 0);
 	ck_assert_int_eq(pool->table.store.commit(&pool->table.store, 8 << 20), 0);
-	prefixd_pool_free(gpu, pool);
+	prefixd_pool_free(&opened, pool);
 	for (int i = 0; i < PREFIXD_MEMORY_SLAB1; i++)
 		ck_assert_int_eq(close(plan.fds[i]), 0); /* they were duplicated */
 	prefixd_keep_drop(keep, "g7");
 	ck_assert_uint_eq(n_fds(), fds);
-	gpu_close(gpu);
+	gpu_devices_close(&opened);
 }
 END_TEST
 
@@ -197,7 +200,7 @@ static void refused(const struct prefixd_pool_plan *plan, const char *says)
 	char why[320] = "";
 	int kept;
 
-	ck_assert_int_eq(prefixd_pool_new(&pool, gpu, plan, &kept, why, sizeof(why)), -EINVAL);
+	ck_assert_int_eq(prefixd_pool_new(&pool, &opened, plan, &kept, why, sizeof(why)), -EINVAL);
 	ck_assert_ptr_null(pool);
 	ck_assert_msg(strstr(why, says) && strstr(why, "cannot be taken back"), "%s", why);
 	ck_assert_uint_eq(n_fds(), fds);
@@ -230,10 +233,10 @@ START_TEST(parts_that_are_not_there)
 	plan.n_host = 200;
 	refused(&plan, "the host tier");
 	plan.n_host = HOST;
-	prefixd_pool_free(gpu, make(&plan));
+	prefixd_pool_free(&opened, make(&plan));
 	for (int i = 0; i < PREFIXD_N_MEMORIES; i++)
 		close(plan.fds[i]);
-	gpu_close(gpu);
+	gpu_devices_close(&opened);
 }
 END_TEST
 
@@ -250,13 +253,13 @@ START_TEST(a_keeper_that_fails)
 		snprintf(name, sizeof(name), "x%d.pool", i);
 		ck_assert_int_eq(prefixd_keep_put(keep, name, 0), 0);
 	}
-	ck_assert_int_eq(prefixd_pool_new(&pool, gpu, &plan, &kept, why, sizeof(why)), 0);
+	ck_assert_int_eq(prefixd_pool_new(&pool, &opened, &plan, &kept, why, sizeof(why)), 0);
 	ck_assert_int_eq(kept, -ENOSPC);
 	ck_assert_int_eq(prefixd_keep_hand_over(keep, text, sizeof(text)), 0);
 	ck_assert_ptr_null(strstr(text, "g7."));
 	prefixd_keep_stay(keep);
-	prefixd_pool_free(gpu, pool);
-	gpu_close(gpu);
+	prefixd_pool_free(&opened, pool);
+	gpu_devices_close(&opened);
 }
 END_TEST
 
@@ -281,7 +284,7 @@ static struct prefixd_pool *start(const char *device)
 	struct prefixd_pool *pool;
 
 	device_open(device);
-	config.gpu = gpu;
+	config.devices = &opened;
 	ck_assert_int_eq(prefixd_carrier_start(&c, &config), 0);
 	ck_assert_ptr_nonnull(m);
 	m->message.kind = PREFIXD_CARRIER_POOL_NEW;
@@ -297,9 +300,7 @@ static struct prefixd_pool *start(const char *device)
 static void stop(struct prefixd_pool *pool)
 {
 	prefixd_carrier_stop(c);
-	gpu_close(gpu);
-	if (pool)
-		pool->pool = NULL;
+	gpu_devices_close(&opened);
 	prefixd_pool_free(NULL, pool);
 	c = prefixd_carrier_free(c);
 }

@@ -1,0 +1,84 @@
+/*
+ * carrier_internal.h - what the files of the copy thread share.
+ *
+ *     carrier.c      the thread: its turns, what it is sent, its pools, its answers
+ *     carrier_run.c  copies: side by side as one run, handed to the devices, reaped, summed
+ *
+ * All of it is the thread's, but for what prefixd_carrier_stats() reads.
+ */
+#pragma once
+
+#include "daemon/carrier.h"
+
+#include <stdatomic.h>
+
+#define CARRIER_RUNS 64u
+#define CARRIER_XXH3 1u /* a checksum's kind, as on the wire */
+
+/*
+ * Blocks side by side on their way, as one job for each rank.  Of several ranks the pieces do not
+ * lie side by side at both ends: there a run is one block.
+ */
+struct prefixd_carrier_run {
+	struct gpu_job jobs[PREFIXD_RANKS_MAX];
+	struct prefixd_carrier *carrier;
+	struct radix_list blocks; /* messages, in the order of their slots */
+	uint32_t n;
+	uint32_t n_jobs, n_sent, n_ended;
+	int status; /* of the first that failed; 0 */
+	bool used;
+};
+
+struct prefixd_carrier_op_counts {
+	_Atomic uint64_t done, failed, last_error_ns;
+	_Atomic int last_error;
+};
+
+struct prefixd_carrier {
+	struct prefixd_carrier_config config;
+	struct prefixd_helper *helper; /* the loop's */
+	const struct gpu_devices *devices;
+	/* the thread's */
+	struct prefixd_helper *own; /* the same: it runs before the loop knows of it */
+	struct prefixd_carrier_run runs[CARRIER_RUNS];
+	struct prefixd_carrier_run *partly; /* the device was full before all its jobs were sent */
+	struct radix_list urgent, others, pools; /* messages that wait */
+	struct radix_list verifies;
+	struct radix_list left; /* messages whose pools go when the devices are closed */
+	struct gpu_job look; /* fetches a piece for the first of them; the device's while looking */
+	uint32_t look_rank;
+	bool looking;
+	uint64_t flight_bytes;
+	uint32_t n_runs;
+	uint64_t clock_ns; /* up to when the simulated device's time has passed */
+	uint64_t sim_ns;   /* and what its clock shows */
+	bool full;         /* a device takes no more for now */
+	bool closed;       /* the thread is over: nobody is there to be answered */
+	/* counters */
+	struct prefixd_carrier_op_counts ops[PREFIXD_CARRIER_N_OPS];
+	_Atomic uint64_t jobs, bytes, corrupt, in_flight, waiting;
+	_Atomic bool lost, making;
+};
+
+static inline struct prefixd_carrier_message *prefixd_carrier_message_of(struct radix_list *link)
+{
+	return radix_container_of(link, struct prefixd_carrier_message, message.link);
+}
+
+/* One writer: no need for an atomic addition. */
+static inline void prefixd_carrier_add(_Atomic uint64_t *counter, uint64_t n)
+{
+	atomic_store_explicit(counter, atomic_load_explicit(counter, memory_order_relaxed) + n,
+			      memory_order_relaxed);
+}
+
+uint64_t prefixd_carrier_clock(void); /* CLOCK_MONOTONIC, ns */
+/* error: 0 or a negative errno. */
+void prefixd_carrier_answer(struct prefixd_carrier *c, struct prefixd_carrier_message *m,
+			    int error);
+
+/* carrier_run.c */
+/* Hands over the next run.  False: nothing waits, or there is no room. */
+bool prefixd_carrier_submit(struct prefixd_carrier *c);
+/* What was handed over in part: the rest of it never will be. */
+void prefixd_carrier_give_up(struct prefixd_carrier *c);
