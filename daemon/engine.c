@@ -301,6 +301,7 @@ static void on_time(struct prefixd_engine *e)
 {
 	uint64_t max_age = e->config.limits.lease_max_age_ns;
 
+	prefixd_lost_time(e);
 	while (!radix_list_empty(&e->quarantine)) {
 		struct prefixd_lease *l = radix_list_first(&e->quarantine, struct prefixd_lease,
 							   link);
@@ -338,6 +339,7 @@ uint64_t prefixd_engine_deadline(const struct prefixd_engine *e)
 	due = radix_min_u64(due, prefixd_fence_deadline(e));
 	due = radix_min_u64(due, prefixd_room_deadline(e));
 	due = radix_min_u64(due, prefixd_loads_deadline(e));
+	due = radix_min_u64(due, prefixd_lost_deadline(e));
 	return radix_min_u64(due, e->events.due_ns);
 }
 
@@ -456,6 +458,7 @@ static void session_event(struct prefixd_engine *e, const struct prefixd_event *
 	case PREFIXD_EVENT_ADMIN_INVALIDATE:
 	case PREFIXD_EVENT_RESTORE:
 	case PREFIXD_EVENT_VERIFIED:
+	case PREFIXD_EVENT_POOL_LOST:
 		break;
 	}
 }
@@ -523,12 +526,16 @@ struct prefixd_actions prefixd_engine_step(struct prefixd_engine *e, struct pref
 	case PREFIXD_EVENT_VERIFIED:
 		prefixd_verified(e, event);
 		break;
+	case PREFIXD_EVENT_POOL_LOST:
+		prefixd_pool_lost(e, event->u.pool.group);
+		break;
 	}
 	do { /* who is given slots may go on or end, and what ends gives others room */
 		prefixd_loads_settle(e);
 		prefixd_room_settle(e);
 	} while (!radix_list_empty(&e->loads_stirred));
 	prefixd_pending_settle(e);
+	prefixd_lost_settle(e);
 	prefixd_roots_reap(e);
 	prefixd_checks_settle(e);
 	prefixd_fence_settle(e);

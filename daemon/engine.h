@@ -136,7 +136,8 @@ void prefixd_engine_config_init(struct prefixd_engine_config *config);
 	X(EPOCH_SEEN)       /* somebody, or a life before this one, raised a namespace's epoch */ \
 	X(ADMIN_INVALIDATE) /* raise a namespace's epoch; nothing older is served afterwards */   \
 	X(RESTORE)          /* the first event, if at all: take up what the ledger has */         \
-	X(VERIFIED)         /* answer to VERIFY */
+	X(VERIFIED)         /* answer to VERIFY */                                                \
+	X(POOL_LOST)        /* a group's device is lost; POOL_CREATE asks for memory anew */
 
 enum prefixd_event_type {
 #define X(sym) PREFIXD_EVENT_##sym,
@@ -193,7 +194,7 @@ struct prefixd_event {
 			const struct proto_id *device_ids;
 			uint64_t slab_len; /* 0: the pool has one slab */
 			const char *why;   /* POOL_FAILED: a sentence for the client */
-		} pool;
+		} pool;                    /* POOL_READY, _FAILED; of _LOST the group alone */
 		struct {
 			uint64_t deadline_ns; /* absolute; 0: none */
 		} drain;
@@ -240,6 +241,11 @@ struct prefixd_event {
 };
 
 /* ---- actions --------------------------------------------------------------------------------- */
+
+/*
+ * POOL_CREATE of a group that was lost (POOL_LOST): what is kept of its slots goes first, and the
+ * slots alone are made anew; generations, block table and host slots stay.
+ */
 
 #define PREFIXD_ACTIONS(X)                                                                         \
 	X(SEND)        /* bytes to a session, in order; with descriptors of a group */             \

@@ -29,14 +29,11 @@ static bool waits_for_it(const struct prefixd_engine *e)
 	return e->config.verify == PREFIXD_VERIFY_FULL;
 }
 
-/* Every block was looked at, and what was found wrong has gone or is known to be pinned. */
-static void checks_end(struct prefixd_engine *e, struct prefixd_group *g)
+static void checks_over(struct prefixd_engine *e, struct prefixd_group *g)
 {
 	bool more = e->n_adopting > 0;
 
 	g->checking = false;
-	if (waits_for_it(e))
-		prefixd_group_open(e, g);
 	prefixd_adopt_done(e);
 	for (uint32_t i = 0; i < e->n_groups; i++)
 		more = more || (e->groups[i] && e->groups[i]->checking);
@@ -44,6 +41,25 @@ static void checks_end(struct prefixd_engine *e, struct prefixd_group *g)
 		return;
 	radix_give(e->alloc, e->checks, PREFIXD_CHECKS * sizeof(*e->checks));
 	e->checks = NULL;
+}
+
+/* Every block was looked at, and what was found wrong has gone or is known to be pinned. */
+static void checks_end(struct prefixd_engine *e, struct prefixd_group *g)
+{
+	g->checking = false;
+	if (waits_for_it(e))
+		prefixd_group_open(e, g);
+	checks_over(e, g);
+}
+
+void prefixd_checks_stop(struct prefixd_engine *e, struct prefixd_group *g)
+{
+	for (uint32_t i = 0; e->checks && i < PREFIXD_CHECKS; i++)
+		if (e->checks[i].group == g)
+			e->checks[i].group = NULL; /* what is answered of it says nothing */
+	g->n_checking = 0;
+	if (g->checking)
+		checks_over(e, g);
 }
 
 /* Return: false: no room for an action now. */

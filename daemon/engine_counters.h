@@ -48,6 +48,8 @@
 	X(leases_quiesced, "orphaned leases ended by QUIESCED")                        \
 	X(leases_revoked, "leases taken back")                                         \
 	X(times_over, "times that more than half of a pool was kept from use")         \
+	X(pools_lost, "pools whose device was lost")                                   \
+	X(refused_lost, "requests refused: the device of their pool is lost")          \
 	X(unknown_lease, "calls on a lease that is not there")                         \
 	X(waits, "WAITs that had to wait")                                             \
 	X(waits_ready, "waits that ended with the blocks there")                       \

@@ -64,6 +64,7 @@ struct prefixd_group *prefixd_group_make(struct prefixd_engine *e, uint32_t id, 
 	radix_list_init(&g->stirred);
 	radix_list_init(&g->loads);
 	g->line_due_ns = g->again_ns = UINT64_MAX;
+	g->lost_again_ns = g->tell_again_ns = UINT64_MAX;
 	return g;
 }
 
@@ -147,7 +148,7 @@ static bool group_host(struct prefixd_engine *e, struct prefixd_request *rq, uin
  * A life's boot id is random; with a count of the pools made in it, it names each of them.  The id
  * is not the boot id itself, so that nobody takes the one for the other.
  */
-static void name_pool(struct prefixd_engine *e, struct prefixd_group *g)
+void prefixd_group_name(struct prefixd_engine *e, struct prefixd_group *g)
 {
 	uint32_t mixed;
 
@@ -183,7 +184,7 @@ struct prefixd_group *prefixd_group_new(struct prefixd_engine *e, struct prefixd
 		prefixd_refuse_memory(e, rq);
 		return NULL;
 	}
-	name_pool(e, g);
+	prefixd_group_name(e, g);
 	g->budget = budget;
 	return g;
 }
@@ -221,10 +222,12 @@ void prefixd_pool_failed(struct prefixd_engine *e, uint32_t group, const char *w
 {
 	struct prefixd_group *g = group < e->n_groups ? e->groups[group] : NULL;
 
-	if (!g || g->state != PREFIXD_GROUP_CREATING || g->index)
-		return;
 	if (!why)
 		why = "the pool's memory cannot be had";
+	if (g && g->asked)
+		prefixd_lost_failed(e, g, why);
+	if (!g || g->state != PREFIXD_GROUP_CREATING || g->index)
+		return;
 	if (g->adopting) {
 		prefixd_adopt_failed(e, g, why);
 		return;
@@ -275,6 +278,8 @@ void prefixd_pool_ready(struct prefixd_engine *e, const struct prefixd_event *ev
 	struct prefixd_group *g = group < e->n_groups ? e->groups[group] : NULL;
 	struct radix_index_config config;
 
+	if (g && g->asked)
+		prefixd_lost_ready(e, g, event);
 	if (!g || g->state != PREFIXD_GROUP_CREATING || g->index)
 		return;
 	if (g->adopting) {

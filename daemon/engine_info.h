@@ -26,6 +26,7 @@ struct prefixd_group_info {
 	uint64_t slot_bytes;
 	uint64_t slot_stride;
 	struct radix_index *index; /* for radix_dump, radix_verify, radix_index_stats */
+	bool lost;                 /* its device is, and there is no memory again yet */
 };
 
 /* How a lease stands.  The last two have ended; what they had reserved is not free yet. */

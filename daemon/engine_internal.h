@@ -6,6 +6,7 @@
 
 #include "daemon/engine_group.h"
 #include "daemon/engine_lives.h"
+#include "daemon/engine_lost.h"
 #include "daemon/engine_reply.h"
 #include "daemon/engine_tiers.h"
 #include "daemon/engine_types.h"

@@ -198,9 +198,13 @@ struct prefixd_lease *prefixd_lease_any_of(struct prefixd_engine *e, struct pref
 	}
 	if (l->state == PREFIXD_LEASE_REVOKED) {
 		l->told = true;
-		prefixd_refuse(e, rq, PROTO_STATUS_REVOKED, "lease",
-			       "the lease grew older than allowed and was taken back; say QUIESCED "
-			       "when the device is done with its slots, and MATCH again");
+		if (l->lost)
+			prefixd_refuse_lost(e, rq, l->group, PROTO_STATUS_REVOKED);
+		else
+			prefixd_refuse(
+				e, rq, PROTO_STATUS_REVOKED, "lease",
+				"the lease grew older than allowed and was taken back; say "
+				"QUIESCED when the device is done with its slots, and MATCH again");
 		if (l->n_own == 0) /* it was said once; next time the lease is unknown */
 			(void)prefixd_lease_unquarantine(e, l);
 		return NULL;

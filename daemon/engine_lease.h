@@ -103,6 +103,7 @@ struct prefixd_lease {
 	bool room_keep;
 	struct proto_id room_op_id;
 	uint64_t room_body_hash[2];
+	bool lost;     /* it ended with its pool's device */
 	bool told;     /* its worker knows that it was taken back */
 	bool hit_told; /* the index knows up to where this lease found what others stored */
 	uint8_t head[PREFIXD_LEASE_HEAD]; /* of the first key, for who looks at pins */

@@ -109,5 +109,7 @@ void prefixd_stands_deinit(struct prefixd_engine *e, struct prefixd_stands *stan
 /* ---- engine_check.c -------------------------------------------------------------------------- */
 
 void prefixd_checks_begin(struct prefixd_engine *e, struct prefixd_group *g);
+/* The group's bytes are gone: nothing of it is looked at any more. */
+void prefixd_checks_stop(struct prefixd_engine *e, struct prefixd_group *g);
 void prefixd_verified(struct prefixd_engine *e, const struct prefixd_event *event);
 void prefixd_checks_settle(struct prefixd_engine *e);

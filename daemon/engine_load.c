@@ -192,6 +192,17 @@ static void tell(struct prefixd_engine *e, struct prefixd_load *load)
 	prefixd_reply_send(e, &rq, &rp);
 }
 
+void prefixd_load_fail(struct prefixd_engine *e, struct prefixd_lease *l)
+{
+	struct prefixd_load *load = l->load;
+
+	if (!load)
+		return;
+	load_end(e, load, PROTO_REASON_TIER_DOWN);
+	tell(e, load);
+	prefixd_load_stir(e, load);
+}
+
 static bool same_member(struct radix_member a, struct radix_member b)
 {
 	return a.entry == b.entry && a.generation == b.generation;
@@ -540,6 +551,18 @@ bool prefixd_loads_make_way(struct prefixd_engine *e, struct prefixd_group *g)
 		radix_pin_move(g->index, &load->end, &nowhere);
 	}
 	return any;
+}
+
+void prefixd_loads_end(struct prefixd_engine *e, struct prefixd_group *g)
+{
+	struct radix_list *it;
+
+	radix_list_foreach(it, &g->loads) {
+		struct prefixd_load *load = load_of(it, offsetof(struct prefixd_load, link));
+
+		load_end(e, load, PROTO_REASON_TIER_DOWN);
+		prefixd_load_stir(e, load);
+	}
 }
 
 void prefixd_loads_cut(struct prefixd_engine *e, const struct prefixd_root *root)

@@ -19,7 +19,7 @@ bool prefixd_engine_next_group(const struct prefixd_engine *e, uint32_t *it,
 	while (*it < e->n_groups) {
 		const struct prefixd_group *g = e->groups[(*it)++];
 
-		if (!g || g->state != PREFIXD_GROUP_READY)
+		if (!g || g->state == PREFIXD_GROUP_CREATING)
 			continue;
 		*ret = (struct prefixd_group_info){
 			.id = g->id,
@@ -27,6 +27,7 @@ bool prefixd_engine_next_group(const struct prefixd_engine *e, uint32_t *it,
 			.slot_bytes = g->slot_bytes,
 			.slot_stride = g->slot_stride,
 			.index = g->index,
+			.lost = prefixd_group_lost(g),
 		};
 		return true;
 	}

@@ -391,7 +391,7 @@ static bool match_check(struct prefixd_engine *e, struct prefixd_request *rq,
 			       "'parent' goes with the flag ISLAND and has %u bytes", ns->key_len);
 		return false;
 	}
-	if (!prefixd_guard_match(e, rq))
+	if (prefixd_lost_refuse(e, rq, ns->group) || !prefixd_guard_match(e, rq))
 		return false;
 	if (rq->s->n_leases >= e->config.limits.max_leases) {
 		prefixd_refuse(e, rq, PROTO_STATUS_LIMIT, NULL,

@@ -27,7 +27,7 @@ struct prefixd_namespace *prefixd_session_ns(const struct prefixd_engine *e,
 		struct prefixd_namespace *ns = radix_container_of(e->namespaces.v[i],
 								  struct prefixd_namespace, item);
 
-		if (ns->id == id && ns->group->state == PREFIXD_GROUP_READY)
+		if (ns->id == id && ns->group->state != PREFIXD_GROUP_CREATING)
 			return ns;
 	}
 	return NULL;
@@ -344,7 +344,7 @@ static void reply_open(struct prefixd_engine *e, struct prefixd_request *rq,
 	struct proto_open_rep rep = {
 		.ns = ns->id,
 		.flags = (ns->seed_mismatch ? PROTO_OPENED_SEED_MISMATCH : 0) |
-			 (g->kept ? PROTO_OPENED_KEPT : 0),
+			 (g->kept && !g->renewed ? PROTO_OPENED_KEPT : 0),
 		.digest = { .p = ns->digest, .n = sizeof(ns->digest) },
 		.key_len = ns->key_len,
 		.block_tokens = ns->block_tokens,
@@ -453,6 +453,8 @@ static void open_namespace(struct prefixd_engine *e, struct prefixd_request *rq,
 	if (!session_room(e, rq, ns))
 		return;
 	g = ns ? ns->group : prefixd_group_find(e, m->block_bytes);
+	if (g && prefixd_lost_refuse(e, rq, g))
+		return;
 	if (!g) {
 		g = new_group = prefixd_group_new(e, rq, m->block_bytes);
 		if (!g)
@@ -552,7 +554,9 @@ void prefixd_open_answer(struct prefixd_engine *e, struct prefixd_group *g,
 		struct proto_header h = { .op = PROTO_OP_OPEN, .seq = w->seq };
 		struct prefixd_request rq = { .s = w->session, .h = &h };
 
-		if (why) {
+		if (status == PROTO_STATUS_DEVICE_LOST) {
+			prefixd_refuse_lost(e, &rq, g, PROTO_STATUS_BUSY);
+		} else if (why) {
 			prefixd_refuse(e, &rq, status, "block_bytes", "%.300s", why);
 		} else {
 			session_add(w->session, w->ns);

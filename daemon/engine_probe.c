@@ -87,7 +87,8 @@ void prefixd_op_probe(struct prefixd_engine *e, struct prefixd_request *rq)
 		prefixd_refuse(e, rq, PROTO_STATUS_BAD_BODY, "flags", "bit 1 (BITMAP) is known");
 		return;
 	}
-	probe(e, rq, &m, &name, n_keys);
+	if (!prefixd_lost_refuse(e, rq, name.ns->group))
+		probe(e, rq, &m, &name, n_keys);
 }
 
 /* ---- PREFETCH -------------------------------------------------------------------------------- */
@@ -162,6 +163,7 @@ void prefixd_op_prefetch(struct prefixd_engine *e, struct prefixd_request *rq)
 	}
 	if (prefixd_root_name_check(e, rq, m.has, m.ns, m.tenant, m.salt, &name) &&
 	    prefixd_keys_check(e, rq, name.ns, m.keys, &n_keys) &&
-	    prefixd_tokens_check(e, rq, name.ns, n_keys, 0, m.n_tokens))
+	    prefixd_tokens_check(e, rq, name.ns, n_keys, 0, m.n_tokens) &&
+	    !prefixd_lost_refuse(e, rq, name.ns->group))
 		prefetch(e, rq, &m, &name, n_keys);
 }

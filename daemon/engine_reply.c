@@ -223,8 +223,8 @@ struct prefixd_action *prefixd_reply_send(struct prefixd_engine *e, struct prefi
 	return a;
 }
 
-static void refuse(struct prefixd_engine *e, struct prefixd_request *rq, enum proto_status status,
-		   const struct proto_error *err)
+void prefixd_refuse_as(struct prefixd_engine *e, struct prefixd_request *rq,
+		       enum proto_status status, const struct proto_error *err)
 {
 	struct prefixd_reply rp;
 
@@ -251,7 +251,7 @@ void prefixd_refuse(struct prefixd_engine *e, struct prefixd_request *rq, enum p
 		err.field.p = field;
 		err.field.n = (uint32_t)strlen(field);
 	}
-	refuse(e, rq, status, &err);
+	prefixd_refuse_as(e, rq, status, &err);
 }
 
 void prefixd_refuse_busy(struct prefixd_engine *e, struct prefixd_request *rq,
@@ -262,7 +262,7 @@ void prefixd_refuse_busy(struct prefixd_engine *e, struct prefixd_request *rq,
 		.retry_after_us = retry_after_us,
 	};
 
-	refuse(e, rq, PROTO_STATUS_BUSY, &err);
+	prefixd_refuse_as(e, rq, PROTO_STATUS_BUSY, &err);
 }
 
 void prefixd_refuse_memory(struct prefixd_engine *e, struct prefixd_request *rq)

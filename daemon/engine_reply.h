@@ -45,6 +45,8 @@ void prefixd_reply_add_runs(struct prefixd_reply *rp, uint32_t n);
 void prefixd_reply_add_lossy(struct prefixd_reply *rp, const struct proto_match_rep *rep);
 struct prefixd_action *prefixd_reply_send(struct prefixd_engine *e, struct prefixd_request *rq,
 					  struct prefixd_reply *rp);
+void prefixd_refuse_as(struct prefixd_engine *e, struct prefixd_request *rq,
+		       enum proto_status status, const struct proto_error *err);
 /* `field` may be NULL. */
 __attribute__((format(printf, 5, 6))) void prefixd_refuse(struct prefixd_engine *e,
 							  struct prefixd_request *rq,

@@ -126,8 +126,12 @@ void prefixd_reserve_end(struct prefixd_engine *e, struct prefixd_lease *l,
 	if (how != PREFIXD_END_REVOKED)
 		return;
 	l->told = true;
-	prefixd_refuse(e, &rq, PROTO_STATUS_REVOKED, "lease",
-		       "the lease was taken back while this RESERVE waited; nothing was reserved");
+	if (prefixd_group_lost(l->group))
+		prefixd_refuse_lost(e, &rq, l->group, PROTO_STATUS_REVOKED);
+	else
+		prefixd_refuse(
+			e, &rq, PROTO_STATUS_REVOKED, "lease",
+			"the lease was taken back while this RESERVE waited; nothing was reserved");
 }
 
 static bool serve(struct prefixd_engine *e, struct prefixd_waiter *w, uint32_t n_free, bool last)

@@ -194,7 +194,7 @@ static void found(struct prefixd_engine *e, struct prefixd_seek *s, uint32_t n)
 		prefixd_name_members(e, s->root, &s->at.at, keys, added);
 		ns->group->reap = true;
 	}
-	if (s->load && s->at.at.depth > s->up.at.depth)
+	if (s->load && s->at.at.depth > s->up.at.depth && !prefixd_group_lost(ns->group))
 		(void)prefixd_load_ahead(e, s->root, &s->up.at, &s->at.at, s->deadline_ns);
 }
 

@@ -154,6 +154,10 @@ bool prefixd_loads_make_way(struct prefixd_engine *e, struct prefixd_group *g);
 /* A block of the load arrived, or did not. */
 void prefixd_load_moved(struct prefixd_engine *e, struct prefixd_load *load, uint32_t at,
 			const struct radix_move *m, const struct prefixd_event *event);
+/* The lease's load ends, and its worker is told.  Before anything else of the lease does. */
+void prefixd_load_fail(struct prefixd_engine *e, struct prefixd_lease *l);
+/* All of the group end; what is under way still lands. */
+void prefixd_loads_end(struct prefixd_engine *e, struct prefixd_group *g);
 /* The root is of an older epoch: its loads end. */
 void prefixd_loads_cut(struct prefixd_engine *e, const struct prefixd_root *root);
 /* Loads that something happened to: they go on, end, are told, or go.  Before room settles. */

@@ -31,6 +31,8 @@ struct prefixd_seek;
 enum prefixd_group_state {
 	PREFIXD_GROUP_CREATING, /* POOL_CREATE or _ADOPT went out, or verifying; OPENs wait */
 	PREFIXD_GROUP_READY,
+	PREFIXD_GROUP_LOSING, /* its device is lost; moves and loads under way end */
+	PREFIXD_GROUP_LOST,   /* no block has a device copy; memory is asked for */
 };
 
 #define PREFIXD_N_FAILED  64u
@@ -100,6 +102,12 @@ struct prefixd_group {
 	uint32_t n_restored; /* leases of earlier lives that are not over */
 	uint64_t n_lost;     /* slots of lost blocks, kept back until then */
 	uint64_t *named;     /* a bit per entry: it has a name in this life; NULL: all have */
+	/* engine_lost.c */
+	bool renewed;           /* it was lost since it was made, or taken back */
+	bool asked;             /* POOL_CREATE went out for a lost one */
+	uint64_t lost_again_ns; /* when it goes out again; UINT64_MAX: it has, or is not due */
+	uint64_t lost_for_ns;   /* that the last wait for it took; 0: the first one */
+	uint64_t tell_again_ns; /* LOST frames that found no room */
 };
 
 /* One OPEN that waits for its pool. */

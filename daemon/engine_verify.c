@@ -297,6 +297,9 @@ static bool check_rest(struct check *c)
 	}
 	if (fence)
 		return broken(c, 22, "%s", fence);
+	fence = prefixd_lost_verify(e);
+	if (fence)
+		return broken(c, 24, "%s", fence);
 	events = prefixd_events_verify(e);
 	return events ? broken(c, 17, "%s", events) : true;
 }
@@ -326,7 +329,7 @@ int prefixd_engine_verify(const struct prefixd_engine *e, char *why, size_t why_
 	for (uint32_t i = 0; i < e->n_groups; i++) {
 		const struct prefixd_group *g = e->groups[i];
 
-		if (!g || g->state != PREFIXD_GROUP_READY)
+		if (!g || g->state == PREFIXD_GROUP_CREATING)
 			continue;
 		if (!check_group(&c, g))
 			return c.broken;

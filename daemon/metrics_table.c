@@ -198,7 +198,7 @@ const struct prefixd_family prefixd_metric_families[] = {
 	  TABLE(remove_reasons),
 	  .help = "Blocks that left the daemon, by the tier they were in: for room, by a flush, by "
 		  "the operator's evict, found corrupt, over a quota, lost by Redis, for room that "
-		  "the tier below could not give in time." },
+		  "the tier below could not give in time, with the device." },
 	{ "prefixd_evicted_bytes_total", PREFIXD_COUNTER, .label = "tier", TIERS(removed_bytes),
 	  .help = "Memory of the blocks that left." },
 	{ "prefixd_dropped_blocks_total", PREFIXD_COUNTER, ONE(counters.dropped_blocks),
@@ -394,6 +394,10 @@ const struct prefixd_family prefixd_metric_families[] = {
 	  .help = "1 while these are more than half of a pool; /readyz and the log say whose." },
 	{ "prefixd_pool_over_half_total", PREFIXD_COUNTER, ONE(counters.times_over),
 	  .help = "Times that they became more than half of a pool." },
+	{ "prefixd_pools_lost_total", PREFIXD_COUNTER, ONE(counters.pools_lost),
+	  .help = "Pools whose device was lost, with what was on it alone." },
+	{ "prefixd_refused_lost_total", PREFIXD_COUNTER, ONE(counters.refused_lost),
+	  .help = "Requests refused because their pool has lost its device, and its memory." },
 	{ "prefixd_pin_errors_total", PREFIXD_COUNTER, .label = "kind",
 	  MANY({ "unknown_lease", NULL, AT(counters.unknown_lease) }),
 	  .help = "Requests that name a lease which is not there." },

@@ -211,7 +211,7 @@ radix_nodiscard int radix_closest(const struct radix_index *ix, const struct rad
 
 /* ---- slots: reserve, commit, give back ------------------------------------------------------- */
 
-/* Why a block left a tier; each removal is counted under exactly one. */
+/* Why a block left; each removal is counted under one. */
 #define RADIX_REMOVE_REASONS(X) \
 	X(CAPACITY, "capacity") \
 	X(FLUSH, "flush")       \
@@ -219,7 +219,8 @@ radix_nodiscard int radix_closest(const struct radix_index *ix, const struct rad
 	X(CORRUPT, "corrupt")   \
 	X(QUOTA, "quota")       \
 	X(LOST, "tier_lost")    \
-	X(DROPPED, "dropped")
+	X(DROPPED, "dropped")   \
+	X(DEVICE, "device_lost")
 
 enum radix_remove_reason {
 #define X(sym, text) RADIX_REMOVE_##sym,
@@ -227,7 +228,6 @@ enum radix_remove_reason {
 #undef X
 	RADIX_REMOVE_N_REASONS
 };
-
 const char *radix_remove_reason_to_string(enum radix_remove_reason r);
 
 /*

@@ -271,6 +271,38 @@ void radix_make_room(struct radix_index *ix, enum radix_tier tier, uint32_t want
 		radix_slots_free(&ix->host, r.spare);
 }
 
+/* What waits to leave the device for the end of something else: it is looked at like the rest. */
+static void recall_all(struct radix_index *ix)
+{
+	for (uint32_t slot = 0; slot < ix->slots.n; slot++) {
+		uint32_t entry = ix->slots.entry[slot];
+
+		if (ix->slots.state[slot] == RADIX_SLOT_LEAVING)
+			radix_low_recall(ix, ix->where_node[entry], ix->where_idx[entry]);
+	}
+}
+
+uint64_t radix_device_lost(struct radix_index *ix)
+{
+	uint64_t done = 0, tick;
+	uint32_t node;
+
+	radix_assert(ix->n_pins == 0);
+	if (!radix_has_tiers(ix))
+		return radix_leaves_evict(ix, UINT32_MAX, RADIX_REMOVE_DEVICE);
+	recall_all(ix);
+	/* From the ends of paths to their roots, so that whatever stands below has been seen. */
+	while ((node = radix_low_coldest(ix, RADIX_TIER_DEVICE, &tick)) != RADIX_NONE) {
+		uint32_t i = radix_low(ix, node)->end[RADIX_TIER_DEVICE] - 1;
+
+		if (goes_at_once(ix, node, RADIX_TIER_DEVICE) || may_skip_host(ix, node, i))
+			pop(ix, node, RADIX_TIER_DEVICE);
+		else
+			done += radix_branch_remove(ix, node, i, RADIX_REMOVE_DEVICE);
+	}
+	return done;
+}
+
 uint32_t radix_tiers_evict(struct radix_index *ix, uint32_t n, enum radix_remove_reason reason)
 {
 	uint32_t done = 0;

@@ -183,6 +183,14 @@ radix_nodiscard int radix_move_end(struct radix_index *ix, const struct radix_mo
 uint32_t radix_lose(struct radix_index *ix, struct radix_member block, enum radix_tier tier,
 		    enum radix_remove_reason reason);
 
+/*
+ * The device's memory is gone, with all that lay in it: every device copy goes, and every member
+ * that is not whole below without it, with all that hangs below that one (reason DEVICE).  What has
+ * its copies in lower tiers stays, as the rule of tiers along a path allows.  Nothing is pinned,
+ * and no move from or to the device is under way.  Returns the members that went.
+ */
+uint64_t radix_device_lost(struct radix_index *ix);
+
 /* ---- what Redis was found to hold ------------------------------------------------------------ */
 
 /*

@@ -145,6 +145,24 @@ static void find_again(const struct scene_place *at, uint32_t p)
 	}
 }
 
+/* The pool's device is lost while somebody holds blocks of it.  Who is owed a LOST gets it. */
+static void lose(const struct scene_place *a, const struct scene_place *b)
+{
+	struct proto_match_rep m;
+	struct proto_release_req r = { 0 };
+	struct proto_release_rep released;
+
+	match(a, 9, 0, &m);
+	world_pool_lost(&w, 0);
+	world_advance(&w, 10000000);
+	world_run_until_idle(&w);
+	ck_assert_uint_ge(a->c->n_lost, 1);
+	ck_assert_uint_ge(b->c->n_lost, 1);
+	r.lease = m.lease;
+	ck_assert_int_eq(world_release(a->c, &r, &released), PROTO_STATUS_DEVICE_LOST);
+	ck_assert_uint_eq(world_counters(&w).pools_lost, 1);
+}
+
 static void script(void)
 {
 	struct scene_place a = connect(100), b = connect(101);
@@ -174,6 +192,10 @@ static void script(void)
 	ck_assert_uint_eq(m.n_device + m.n_host + m.n_redis, 0);
 	put(&a, 9);
 	bring_up(&b, 9);
+	lose(&a, &b);
+	put(&a, 3);
+	put(&b, 4);
+	bring_up(&b, 3);
 	world_kill(&w, 101);
 	world_kill(&w, 100);
 	world_run_until_idle(&w);

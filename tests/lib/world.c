@@ -190,6 +190,10 @@ static void act_send(struct world *w, const struct prefixd_action *a)
 		world_client_event(c, &h, a->u.send.bytes + PROTO_HEADER_LEN);
 		return;
 	}
+	if (h.op == PROTO_OP_LOST && h.status == PROTO_STATUS_OK) {
+		world_client_lost(c, &h, a->u.send.bytes + PROTO_HEADER_LEN);
+		return;
+	}
 	if (world_client_late(c, &h, a->u.send.bytes + PROTO_HEADER_LEN))
 		return;
 	c->h = h;
@@ -358,6 +362,41 @@ void world_step(struct world *w, struct prefixd_event *event)
 	tell_ready(w);
 }
 
+static void pool_poison(struct world *w, struct world_pool *p)
+{
+	for (uint32_t i = 0; i < p->n_slots; i++)
+		gpu_poison_slot(w->gpu, p->pool, i);
+}
+
+void world_pool_lost(struct world *w, uint32_t group)
+{
+	struct prefixd_event event = { .type = PREFIXD_EVENT_POOL_LOST };
+
+	event.u.pool.group = group;
+	if (w->pools[group].pool) {
+		world_note(w, "       the device of pool %u is lost\n", group);
+		w->pools[group].lost = true;
+		pool_poison(w, &w->pools[group]);
+		world_tiers_lost(w, group);
+	}
+	world_step(w, &event);
+}
+
+/* The slots alone are made anew.  Nothing may be under way from or to the old ones. */
+static bool pool_again(struct world *w, struct world_pool *p)
+{
+	struct gpu_pool *pool;
+
+	if (w->gpu->ops->pool_new(w->gpu, p->n_slots, p->slot_bytes, &pool) != 0)
+		return false;
+	w->gpu->ops->pool_free(w->gpu, p->pool);
+	p->pool = pool;
+	w->gpu->ops->pool_info(pool, &p->info);
+	pool_poison(w, p);
+	p->lost = false;
+	return true;
+}
+
 /* Memory for a pool that the engine wants; false: there is none. */
 static bool pool_make(struct world *w, struct world_pool *p, uint32_t n, uint64_t bytes,
 		      uint64_t table_len)
@@ -389,8 +428,8 @@ void world_pool_answer(struct world *w, bool ready)
 		uint32_t group = w->wanted[0].group, n = w->wanted[0].n_slots;
 		uint32_t n_host = w->wanted[0].n_host;
 		uint64_t bytes = w->wanted[0].slot_bytes, table_len = w->wanted[0].table_len;
-		bool adopt = w->wanted[0].adopt;
 		struct world_pool *p = &w->pools[group];
+		bool again = p->lost, adopt = w->wanted[0].adopt;
 		struct prefixd_event event = { .type = PREFIXD_EVENT_POOL_FAILED };
 
 		memmove(&w->wanted[0], &w->wanted[1], --w->n_wanted * sizeof(w->wanted[0]));
@@ -399,8 +438,10 @@ void world_pool_answer(struct world *w, bool ready)
 		if (adopt && (!ready || !p->pool)) {
 			if (p->pool)
 				world_pool_drop(w, group);
-		} else if (ready && (adopt || pool_make(w, p, n, bytes, table_len))) {
-			if (adopt)
+		} else if (ready && (again   ? pool_again(w, p)
+				     : adopt ? true
+					     : pool_make(w, p, n, bytes, table_len))) {
+			if (adopt || again)
 				world_check(w, p->n_slots == n && p->slot_bytes == bytes &&
 						       p->n_host == n_host);
 			p->n_slots = n;
@@ -412,7 +453,7 @@ void world_pool_answer(struct world *w, bool ready)
 			event.u.pool.generations = p->generations;
 			event.u.pool.table = w->config.keep ? &p->table.store : NULL;
 			event.u.pool.n_fds = 2;
-			world_tiers_pool(w, group, n_host, bytes, adopt);
+			world_tiers_pool(w, group, n_host, bytes, adopt || again);
 		}
 		world_step(w, &event);
 		if (adopt)

@@ -57,6 +57,8 @@ struct world_client {
 		struct proto_event e;
 	} events[WORLD_EVENTS];
 	uint32_t n_events;
+	uint32_t n_lost; /* LOST frames that came, and the group of the last one */
+	uint64_t lost_seq;
 	/* RESERVEs whose reply comes later, or came and was not taken; world_reserve_reply() */
 	struct world_late {
 		uint64_t seq, lease;
@@ -77,6 +79,7 @@ struct world_pool {
 	struct world_store table; /* with world_config.keep */
 	uint32_t n_slots, n_host;
 	uint64_t slot_bytes;
+	bool lost; /* its device is: the next POOL_CREATE of the group makes its slots anew */
 };
 
 struct world_config {
@@ -130,6 +133,11 @@ void world_advance(struct world *w, uint64_t ns);
 uint64_t world_next_due(const struct world *w);
 /* Answers all POOL_CREATE and POOL_ADOPT that wait: with memory, or with a refusal. */
 void world_pool_answer(struct world *w, bool ready);
+/*
+ * The group's device is lost: its slots are junk, what is under way from or to them fails, and the
+ * engine is told.
+ */
+void world_pool_lost(struct world *w, uint32_t group);
 uint64_t world_evict(struct world *w, uint32_t group, uint64_t n);
 uint64_t world_flush(struct world *w, uint32_t ns);
 void world_drain(struct world *w, uint64_t deadline_ns);

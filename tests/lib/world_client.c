@@ -259,6 +259,22 @@ void world_client_event(struct world_client *c, const struct proto_header *h, co
 	c->events[c->n_events++].e = e;
 }
 
+void world_client_lost(struct world_client *c, const struct proto_header *h, const void *body)
+{
+	struct proto_error m;
+	const char *bad;
+
+	world_check(c->w, h->status == PROTO_STATUS_OK && c->version >= 3);
+	world_check(c->w, memcmp(&h->boot, &c->w->config.engine.boot, sizeof(h->boot)) == 0);
+	if (proto_error_decode(body, h->len, &m, &bad))
+		world_fail(c->w, "a LOST does not decode: %s", bad);
+	world_check(c->w, m.field.n == 4 && memcmp(m.field.p, "pool", 4) == 0 && m.text.n > 0 &&
+				  m.retry_after_us > 0);
+	c->n_lost++;
+	c->lost_seq = h->seq;
+	world_note(c->w, "%4u ! LOST pool %llu\n", c->session, (unsigned long long)h->seq);
+}
+
 bool world_event(struct world_client *c, uint64_t *ret_seq, struct proto_event *ret)
 {
 	if (c->n_events == 0)
@@ -466,7 +482,7 @@ int world_again(struct world_client *c)
 		const char *bad;                                                               \
 		int r;                                                                         \
                                                                                                \
-		proto_##req##_encode(&wr, m);                                                  \
+		proto_##req##_encode_as(&wr, c->version ? c->version : PROTO_VERSION, m);      \
 		ck_assert(proto_writer_ok(&wr));                                               \
 		r = world_raw(c, PROTO_OP_##OP, body, (uint32_t)wr.len);                       \
 		if (r == PROTO_STATUS_OK &&                                                    \

@@ -11,6 +11,8 @@ __attribute__((format(printf, 2, 3))) void world_note(struct world *w, const cha
 void world_client_got(struct world_client *c);
 /* An EVENT came: checked, noted, kept for world_event(). */
 void world_client_event(struct world_client *c, const struct proto_header *h, const void *body);
+/* LOST came: checked, noted, counted. */
+void world_client_lost(struct world_client *c, const struct proto_header *h, const void *body);
 /* True: the reply is of a RESERVE that was put off; it is kept for world_reserve_reply(). */
 bool world_client_late(struct world_client *c, const struct proto_header *h, const void *body);
 void world_client_late_drop(struct world_client *c);
@@ -57,6 +59,8 @@ void world_tiers_killed(struct world *w);
 void world_tiers_pool(struct world *w, uint32_t group, uint32_t n_host, uint64_t slot_bytes,
 		      bool adopted);
 void world_tiers_act(struct world *w, const struct prefixd_action *a);
+/* What is under way from or to the group's device fails. */
+void world_tiers_lost(struct world *w, uint32_t group);
 /* A device slot was granted or freed: it is no part of a move. */
 void world_tiers_given(struct world *w, uint32_t group, uint32_t slot, const char *how);
 /* Epochs that were kept longer than the engine knows of, right after the step that asked. */

@@ -118,6 +118,19 @@ void world_tiers_pool(struct world *w, uint32_t group, uint32_t n_host, uint64_t
 	memset(a->bytes, POISON, n_host * slot_bytes);
 }
 
+void world_tiers_lost(struct world *w, uint32_t group)
+{
+	struct world_tiers *t = w->tiers;
+
+	for (uint32_t i = 0; t && i < t->n; i++) {
+		struct flight *f = &t->flights[i];
+
+		if (f->group == group && f->type != PREFIXD_ACTION_LOOK &&
+		    (f->carry.from == RADIX_TIER_DEVICE || f->carry.to == RADIX_TIER_DEVICE))
+			f->result = PREFIXD_MOVE_FAILED;
+	}
+}
+
 void world_tiers_killed(struct world *w)
 {
 	struct world_tiers *t = w->tiers;

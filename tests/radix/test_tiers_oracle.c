@@ -307,16 +307,13 @@ static void op_copy(struct tiers_world *w)
 	}
 }
 
-static void op_move_end(struct tiers_world *w)
+static void move_end(struct tiers_world *w, uint32_t i)
 {
 	static const uint8_t checksum[16] = { 1 };
-	uint32_t i, freed = 77, expect_freed = 77;
+	uint32_t freed = 77, expect_freed = 77;
 	bool ok = tw_chance(w, 85), sum = tw_chance(w, 50);
 	int r, expect;
 
-	if (!w->n_moves)
-		return;
-	i = tw_below(w, w->n_moves);
 	r = radix_move_end(w->ix, &w->moves[i].m, ok, sum ? checksum : NULL, &freed);
 	expect = to_move_end(&w->o, &w->moves[i].m, w->moves[i].turn, ok, sum ? checksum : NULL,
 			     &expect_freed);
@@ -331,7 +328,31 @@ static void op_move_end(struct tiers_world *w)
 	w->moves[i] = w->moves[--w->n_moves];
 }
 
+static void op_move_end(struct tiers_world *w)
+{
+	if (w->n_moves)
+		move_end(w, tw_below(w, w->n_moves));
+}
+
 /* ---- the rest -------------------------------------------------------------------------------- */
+
+/* Nobody holds anything, and nothing goes to the device or comes from there. */
+static void op_device_lost(struct tiers_world *w)
+{
+	for (uint32_t i = 0; i < TW_N_LEASES; i++)
+		if (w->leases[i].open)
+			op_end(w, &w->leases[i]);
+	for (uint32_t i = 0; i < w->n_moves;) {
+		const struct radix_move *m = &w->moves[i].m;
+
+		if (m->from == RADIX_TIER_DEVICE || m->to == RADIX_TIER_DEVICE)
+			move_end(w, i);
+		else
+			i++;
+	}
+	CHECK(w, radix_device_lost(w->ix) == to_device_lost(&w->o));
+	CHECK(w, to_count(&w->o, RADIX_TIER_DEVICE, RADIX_SLOT_FREE) == w->shape->n_slots);
+}
 
 static void op_lose(struct tiers_world *w)
 {
@@ -466,6 +487,7 @@ static void step(struct tiers_world *w)
 	OP(1, "flush",
 	   CHECK(w, radix_flush_root(w->ix, w->root[1], RADIX_REMOVE_FLUSH) ==
 			    to_flush(&w->o, 1, RADIX_REMOVE_FLUSH)));
+	OP(1, "device lost", op_device_lost(w));
 	OP(20, "cut match", tw_match_cut(w, tw_below(w, TW_N_PROMPTS)));
 	if (w->digests) {
 		OP(10, "graft", op_graft(w));

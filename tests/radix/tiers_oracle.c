@@ -705,6 +705,28 @@ uint32_t to_lose(struct tiers_oracle *o, int block, enum radix_tier tier,
 	return remove_branch(o, block, reason);
 }
 
+uint64_t to_device_lost(struct tiers_oracle *o)
+{
+	uint64_t n = 0;
+	int v;
+
+	for (int i = 0; i < TO_MAX_BLOCKS; i++)
+		if (o->b[i].used && o->b[i].leaving[RADIX_TIER_DEVICE])
+			stay(o, i, RADIX_TIER_DEVICE);
+	while ((v = victim(o, RADIX_TIER_DEVICE)) != TO_NONE) {
+		bool below = o->b[v].redis && o->b[v].slot[1] == TO_NONE &&
+			     !has_child_in(o, v, RADIX_TIER_HOST, false);
+
+		if (!below && !goes_at_once(o, v, RADIX_TIER_DEVICE)) {
+			n += remove_branch(o, v, RADIX_REMOVE_DEVICE);
+			continue;
+		}
+		pop(o, v, RADIX_TIER_DEVICE);
+		settle_budget(o);
+	}
+	return n;
+}
+
 uint32_t to_evict(struct tiers_oracle *o, uint32_t n, enum radix_remove_reason reason)
 {
 	uint32_t done = 0;

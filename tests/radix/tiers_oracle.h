@@ -106,6 +106,7 @@ int to_move_end(struct tiers_oracle *o, const struct radix_move *m, uint32_t tur
 void to_move_begin(struct tiers_oracle *o, int block, const struct radix_move *m);
 uint32_t to_lose(struct tiers_oracle *o, int block, enum radix_tier tier,
 		 enum radix_remove_reason reason);
+uint64_t to_device_lost(struct tiers_oracle *o);
 uint32_t to_evict(struct tiers_oracle *o, uint32_t n, enum radix_remove_reason reason);
 uint64_t to_flush(struct tiers_oracle *o, uint32_t root, enum radix_remove_reason reason);
 /* What went wrong in a call above, or NULL: a slot that was not free, a move of another block. */
