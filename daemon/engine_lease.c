@@ -708,6 +708,8 @@ void prefixd_op_commit(struct prefixd_engine *e, struct prefixd_request *rq)
 		prefixd_refuse_body(e, rq, bad);
 		return;
 	}
+	if (!prefixd_word_check(e, rq, m.word))
+		return;
 	if (prefixd_op_replayed(e, rq, &m.op_id))
 		return;
 	l = prefixd_lease_of(e, rq, m.lease);
@@ -735,6 +737,8 @@ void prefixd_op_release(struct prefixd_engine *e, struct prefixd_request *rq)
 		prefixd_refuse_body(e, rq, bad);
 		return;
 	}
+	if (!prefixd_word_check(e, rq, m.word))
+		return;
 	if (prefixd_op_replayed(e, rq, &m.op_id))
 		return;
 	l = prefixd_lease_any_of(e, rq, m.lease);

@@ -291,6 +291,16 @@ const char *prefixd_commit_stop_to_string(int r)
 				   : "is stored already, below another parent";
 }
 
+bool prefixd_word_check(struct prefixd_engine *e, struct prefixd_request *rq, uint32_t word)
+{
+	if (word <= rq->s->n_words)
+		return true;
+	prefixd_refuse(e, rq, PROTO_STATUS_BAD_BODY, "word",
+		       "'word' is %u, and this session has %u words; OPEN with WORDS gives them",
+		       word, rq->s->n_words);
+	return false;
+}
+
 void prefixd_refuse_body(struct prefixd_engine *e, struct prefixd_request *rq, const char *field)
 {
 	prefixd_refuse(

@@ -59,4 +59,6 @@ void prefixd_refuse_memory(struct prefixd_engine *e, struct prefixd_request *rq)
 void prefixd_refuse_graft(struct prefixd_engine *e, struct prefixd_request *rq, int r);
 /* What happened to the first block that a COMMIT did not store; r as radix_commit() gave it. */
 const char *prefixd_commit_stop_to_string(int r);
+/* Whether the session has the word that a request waits for (0: none); refused if not. */
+bool prefixd_word_check(struct prefixd_engine *e, struct prefixd_request *rq, uint32_t word);
 void prefixd_refuse_body(struct prefixd_engine *e, struct prefixd_request *rq, const char *field);

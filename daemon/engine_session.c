@@ -384,6 +384,8 @@ void prefixd_op_quiesced(struct prefixd_engine *e, struct prefixd_request *rq)
 		prefixd_refuse_body(e, rq, bad);
 		return;
 	}
+	if (!prefixd_word_check(e, rq, m.word))
+		return;
 	/* Each orphan that ends is one FORGET, and may end waits. */
 	if (prefixd_out_reserve(e, 0, e->sessions.n + e->n_waits) < 0) {
 		prefixd_refuse_memory(e, rq);

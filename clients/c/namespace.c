@@ -10,6 +10,8 @@
  *
  * What it relies on.  Pools are sealed against shrinking by the daemon.
  */
+#include "clients/c/namespace.h"
+
 #include "clients/c/device.h"
 #include "clients/c/internal.h"
 

@@ -2,6 +2,7 @@
  * test_fields.c - every field that can be wrong in itself is refused by its name and changes
  * nothing; and what operators see of sessions, namespaces and leases.
  */
+#include "daemon/engine_internal.h"
 #include "tests/engine/scene.h"
 
 static struct world w;
@@ -78,6 +79,8 @@ START_TEST(open_fields)
 	WRONG_OPEN("digest_len", DIGEST; o.digest_len = 65);
 	WRONG_OPEN("seed_probe", o.seed_probe = world_text("s"));
 	WRONG_OPEN("seed_probe", DIGEST; o.seed_probe.n = 0);
+	WRONG_OPEN("cold_codec", o.cold_codec = world_text("zip"));
+	WRONG_OPEN("exact_layers", o.exact_layers = world_text("0"));
 	world_deinit(&w);
 }
 END_TEST
@@ -89,7 +92,7 @@ START_TEST(open_flags)
 	struct proto_open_rep rep;
 
 	begin();
-	o.flags = 4;
+	o.flags = PROTO_OPEN_ALL + 1;
 	ck_assert_int_eq(world_open(at.c, &o, &rep), PROTO_STATUS_BAD_BODY);
 	ck_assert_str_eq(at.c->error_field, "flags");
 	world_deinit(&w);
@@ -138,6 +141,28 @@ END_TEST
 	WRONG(match, BAD_BODY, name, match_req, match_rep, { .has = PROTO_HAS_ALL, __VA_ARGS__ })
 #define WRONG_EXTEND(name, ...) \
 	WRONG(extend, BAD_BODY, name, extend_req, match_rep, { .lease = lease, __VA_ARGS__ })
+
+/* Words that the session has not asked for, or that it has not so many of. */
+START_TEST(words)
+{
+	struct prefixd_session *s;
+
+	begin();
+	WRONG(commit, BAD_BODY, "word", commit_req, commit_rep,
+	      { .lease = lease, .n = 1, .word = 1 });
+	WRONG(release, BAD_BODY, "word", release_req, release_rep, { .lease = lease, .word = 1 });
+	WRONG(quiesced, BAD_BODY, "word", quiesced_req, quiesced_rep, { .word = UINT32_MAX });
+	s = prefixd_session_find(w.engine, at.c->session);
+	s->n_words = 2;
+	WRONG(commit, BAD_BODY, "word", commit_req, commit_rep,
+	      { .lease = lease, .n = 1, .word = 3 });
+	WRONG(release, BAD_BODY, "word", release_req, release_rep, { .lease = lease, .word = 3 });
+	WRONG(quiesced, BAD_BODY, "word", quiesced_req, quiesced_rep, { .word = 3 });
+	WRONG(commit, WRONG_STATE, "n", commit_req, commit_rep,
+	      { .lease = lease, .n = 1, .word = 2 });
+	world_deinit(&w);
+}
+END_TEST
 
 START_TEST(match_fields)
 {
@@ -305,8 +330,8 @@ END_TEST
 
 int main(void)
 {
-	const TTest *const tests[] = { open_fields,  open_flags,    dtype_sizes, match_fields,
-				       other_fields, too_many_keys, looking };
+	const TTest *const tests[] = { open_fields,  open_flags,   dtype_sizes,   words,
+				       match_fields, other_fields, too_many_keys, looking };
 	Suite *s = suite_create("fields");
 
 	for (uint32_t i = 0; i < radix_array_size(tests); i++)

@@ -262,8 +262,8 @@ START_TEST(cut_replies)
 	scene_release(&a, ma.lease, NULL);
 	scene_release(&b, mb.lease, NULL);
 	world_deinit(&w);
-	/* The same with frames that hold 100 runs. */
-	config.engine.limits.max_frame = 40 + 75 + 8 * 100;
+	/* The same with frames that hold 100 runs and the two numbers behind them. */
+	config.engine.limits.max_frame = 40 + 75 + 8 * 100 + 8;
 	begin();
 	a = scene_place(&w, 100, 1000, &o);
 	b = scene_place(&w, 101, 1000, &o);

@@ -65,9 +65,11 @@ START_TEST(the_highest_common_one)
 		uint16_t agreed;
 	} cases[] = {
 		{ 1, 1, 1, PROTO_STATUS_OK, 1 },        { 1, 2, 1, PROTO_STATUS_OK, 2 },
-		{ 2, 2, 2, PROTO_STATUS_OK, 2 },        { 2, 9, 2, PROTO_STATUS_OK, 2 },
-		{ 1, 65535, 1, PROTO_STATUS_OK, 2 },    { 0, 1, 1, PROTO_STATUS_OK, 1 },
-		{ 0, 2, 1, PROTO_STATUS_OK, 2 },        { 3, 9, 3, PROTO_STATUS_VERSION, 0 },
+		{ 2, 2, 2, PROTO_STATUS_OK, 2 },        { 1, 3, 1, PROTO_STATUS_OK, 3 },
+		{ 2, 3, 2, PROTO_STATUS_OK, 3 },        { 3, 3, 3, PROTO_STATUS_OK, 3 },
+		{ 2, 9, 2, PROTO_STATUS_OK, 3 },        { 1, 65535, 1, PROTO_STATUS_OK, 3 },
+		{ 0, 1, 1, PROTO_STATUS_OK, 1 },        { 0, 2, 1, PROTO_STATUS_OK, 2 },
+		{ 3, 9, 3, PROTO_STATUS_OK, 3 },        { 4, 9, 4, PROTO_STATUS_VERSION, 0 },
 		{ 0, 0, 0, PROTO_STATUS_VERSION, 0 },   { 2, 1, 2, PROTO_STATUS_VERSION, 0 },
 		{ 1, 2, 2, PROTO_STATUS_SELF_TEST, 0 }, { 2, 2, 1, PROTO_STATUS_SELF_TEST, 0 },
 		{ 1, 1, 2, PROTO_STATUS_SELF_TEST, 0 }, { 2, 9, 9, PROTO_STATUS_SELF_TEST, 0 },
@@ -161,6 +163,88 @@ START_TEST(version_1_as_it_was)
 	q.old_boot = w.config.engine.boot;
 	ck_assert_int_eq(world_quiesced(a.c, &q, &quiet), PROTO_STATUS_OK);
 	ck_assert_uint_eq(quiet.n_leases, 1);
+	world_deinit(&w);
+}
+END_TEST
+
+/* A reply's body, whole, is what the message encodes to in that version and in no other. */
+#define SAME_BYTES(c, of, low, m)                                             \
+	do {                                                                  \
+		static uint8_t bytes_[4096];                                  \
+		struct proto_writer w_ = { bytes_, sizeof(bytes_), 0, NULL }; \
+		proto_##low##_encode_as(&w_, of, m);                          \
+		ck_assert_uint_eq((c)->h.version, of);                        \
+		ck_assert_uint_eq((c)->h.len, w_.len);                        \
+		ck_assert_mem_eq((c)->body, bytes_, w_.len);                  \
+	} while (0)
+
+/* Replies of the bodies that version 3 made longer, asked for in each version. */
+START_TEST(bodies_of_their_version)
+{
+	uint16_t version = (uint16_t)(PROTO_VERSION_MIN + _i);
+	const uint32_t open_len[] = { 0, 85, 101, 158 }, match_len[] = { 0, 75, 75, 83 };
+	struct proto_open_req o = world_open_req("m");
+	struct proto_reserve_req reserve = { .n = 2 };
+	struct proto_commit_req commit = { .n = 2 };
+	struct proto_release_req release = { 0 };
+	struct proto_reserve_rep granted;
+	struct proto_commit_rep stored;
+	struct proto_release_rep counts;
+	struct proto_match_rep m;
+	uint32_t tokens[16];
+	struct scene_prompt p;
+	struct scene_place at;
+
+	begin();
+	at = place(100, version);
+	ck_assert_int_eq(world_open(at.c, &o, &at.ns), PROTO_STATUS_OK);
+	SAME_BYTES(at.c, version, open_rep, &at.ns);
+	ck_assert_uint_eq(at.c->h.len, open_len[version]);
+	ck_assert_uint_eq(at.ns.n_ranks, version < 3 ? 0 : 1);
+	for (uint32_t i = 0; i < 16; i++)
+		tokens[i] = i;
+	p = scene_tokens(&at, tokens, 16);
+	scene_match(&at, &p, &m);
+	SAME_BYTES(at.c, version, match_rep, &m);
+	ck_assert_uint_eq(at.c->h.len, match_len[version]);
+	reserve.lease = commit.lease = release.lease = m.lease;
+	ck_assert_int_eq(world_reserve(at.c, &reserve, &granted), PROTO_STATUS_OK);
+	SAME_BYTES(at.c, version, reserve_rep, &granted);
+	ck_assert_int_eq(world_commit(at.c, &commit, &stored), PROTO_STATUS_OK);
+	SAME_BYTES(at.c, version, commit_rep, &stored);
+	ck_assert_int_eq(world_release(at.c, &release, &counts), PROTO_STATUS_OK);
+	SAME_BYTES(at.c, version, release_rep, &counts);
+	scene_match(&at, &p, &m);
+	ck_assert_uint_eq(m.n_device, 2);
+	SAME_BYTES(at.c, version, match_rep, &m);
+	ck_assert_uint_eq(at.c->h.len, match_len[version] + 8 * m.runs.n);
+	world_deinit(&w);
+}
+END_TEST
+
+/* Flags of version 3 mean nothing in an older one: the body is wrong, the connection goes on. */
+START_TEST(flags_of_version_3)
+{
+	struct proto_open_req o = world_open_req("n");
+	struct proto_match_req m = { .has = PROTO_HAS_ALL };
+	struct proto_match_rep rep;
+	struct proto_open_rep ns;
+	struct scene_place at;
+
+	begin();
+	for (uint16_t version = 1; version <= 2; version++) {
+		at = place(100, version);
+		for (uint32_t flag = PROTO_OPEN_STRIPE; flag <= PROTO_OPEN_WORDS; flag *= 2) {
+			o.flags = flag;
+			ck_assert_int_eq(world_open(at.c, &o, &ns), PROTO_STATUS_BAD_BODY);
+			ck_assert_str_eq(at.c->error_field, "flags");
+		}
+		m.ns = at.ns.ns;
+		m.flags = PROTO_MATCH_EXACT;
+		ck_assert_int_eq(world_match(at.c, &m, &rep), PROTO_STATUS_BAD_BODY);
+		ck_assert_str_eq(at.c->error_field, "flags");
+		ck_assert(!at.c->closed);
+	}
 	world_deinit(&w);
 }
 END_TEST
@@ -288,6 +372,8 @@ int main(void)
 	tcase_add_test(t, the_highest_common_one);
 	tcase_add_test(t, no_other_version);
 	tcase_add_test(t, version_1_as_it_was);
+	tcase_add_loop_test(t, bodies_of_their_version, 0, PROTO_VERSION);
+	tcase_add_test(t, flags_of_version_3);
 	tcase_add_test(t, orphans_are_told);
 	tcase_add_test(t, orphans_of_several_lives);
 	tcase_add_test(t, pools_have_names);

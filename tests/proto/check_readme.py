@@ -15,7 +15,7 @@ INTS = {"u8": "<B", "u16": "<H", "u32": "<I", "u64": "<Q"}
 HEADER = "<4sHHIHHQ16s"
 S = 0x9E3779B97F4A7C15
 M = (1 << 64) - 1
-VERSIONS = {1: "frames-1.txt", 2: "frames.txt"}
+VERSIONS = {1: "frames-1.txt", 2: "frames-2.txt", 3: "frames.txt"}
 
 
 class Bad(Exception):
@@ -202,7 +202,8 @@ def x_macro(header, name):
 
 def main(directory):
     readme = open(directory + "/README.md", encoding="utf-8").read()
-    header = open(directory + "/messages.h", encoding="utf-8").read()
+    headers = ("messages.h", "open.h")
+    header = "".join(open(directory + "/" + name, encoding="utf-8").read() for name in headers)
     bodies = read_tables(readme, max(VERSIONS))
     ops = table(readme, "Operations")
     statuses = table(readme, "Status codes")

@@ -3,6 +3,7 @@
  *
  *     make_vectors frames     golden frames of the newest version with their fields
  *     make_vectors frames-1   the same of version 1
+ *     make_vectors frames-2   the same of version 2
  *     make_vectors bad        frames that a decoder must refuse, and with what
  *     make_vectors session    the worked session as text and hex dump
  *     make_vectors seed DIR   one file per frame: the fuzzer's first corpus
@@ -24,6 +25,7 @@
 enum want {
 	WANT_FRAMES,
 	WANT_FRAMES_1,
+	WANT_FRAMES_2,
 	WANT_BAD,
 	WANT_SESSION,
 	WANT_SEED
@@ -151,6 +153,7 @@ static void emit(struct out *o, struct frame f, enum proto_body_id id, const voi
 	switch (o->want) {
 	case WANT_FRAMES:
 	case WANT_FRAMES_1:
+	case WANT_FRAMES_2:
 		add(o, "frame=%s\nhex=", f.name);
 		add_hex(o, bytes, n);
 		add(o, "direction=%s\nop=%u\nstatus=%u\nseq=%" PRIu64 "\nboot=",
@@ -233,7 +236,7 @@ static void session_begin(struct out *o)
 	REPLY(o, "open.reply", OPEN, 2, open_rep, .ns = 1, .digest = BYTES(ns_digest),
 	      .key_len = 16, .block_tokens = 4, .block_bytes = 2048, .group = 0, .n_slots = 1024,
 	      .slot_stride = 2048, .pool_len = 2097152, .n_pool_fds = 2, .pool = ID(0xe0),
-	      .slab_len = 2097152);
+	      .slab_len = 2097152, .n_ranks = 1, .cold_bytes = 2048);
 }
 
 static void session_fill(struct out *o)
@@ -419,20 +422,52 @@ static void lives(struct out *o)
 {
 	if (o->version < 2)
 		return;
-	REQUEST(o, "hello.new-only.request", HELLO, 42, hello_req, .version_min = 2,
-		.version_max = 2, .self_test = proto_self_test(2), .instance = ID(0x12),
-		.name = TEXT("worker-1"));
-	REPLY(o, "hello.orphans.reply", HELLO, 42, hello_rep, .version = 2, .session = 8,
+	REQUEST(o, "hello.new-only.request", HELLO, 42, hello_req, .version_min = o->version,
+		.version_max = o->version, .self_test = proto_self_test(o->version),
+		.instance = ID(0x12), .name = TEXT("worker-1"));
+	REPLY(o, "hello.orphans.reply", HELLO, 42, hello_rep, .version = o->version, .session = 8,
 	      .max_frame = 65536, .max_keys = 100, .max_namespaces = 1, .max_leases = 2,
 	      .daemon = TEXT("prefixd 0.2.0"), .n_orphans = 3, .orphans_boot = ID(0x22));
 	REPLY(o, "open.kept.reply", OPEN, 43, open_rep, .ns = 4,
 	      .flags = PROTO_OPENED_KEPT | PROTO_OPENED_READ_ONLY, .digest = BYTES(ns_digest),
 	      .key_len = 64, .block_tokens = 16, .block_bytes = 65536, .group = 1, .n_slots = 8,
-	      .slot_stride = 65536, .pool_len = 524288, .n_pool_fds = 5, .pool = ID(0xf0),
-	      .device = 1, .device_id = ID(0xd0), .slab_len = 131072);
+	      .slot_stride = 65536, .pool_len = 524288, .n_pool_fds = 2, .pool = ID(0xf0));
 	REQUEST(o, "quiesced.any-life.request", QUIESCED, 44, quiesced_req, .instance = ID(0x12));
 	REPLY(o, "quiesced.any-life.reply", QUIESCED, 44, quiesced_rep, .n_leases = 3,
 	      .n_slots = 5);
+}
+
+/* What version 3 tells of devices, codecs, windows, ranks, write memory and words. */
+static void devices(struct out *o)
+{
+	static const struct radix_run windowed[] = { { PROTO_SLOT_NONE, 96 }, { 17, 2 } };
+
+	if (o->version < 3)
+		return;
+	REQUEST(o, "open.device.request", OPEN, 45, open_req, .key_mode = PROTO_KEYS_TOKENS,
+		.flags = PROTO_OPEN_STRIPE | PROTO_OPEN_WINDOWS | PROTO_OPEN_WORDS,
+		.model = TEXT("wide"), .revision = TEXT("r3"), .dtype = TEXT("bfloat16"),
+		.layers = 32, .kv_heads = 2, .head_dim = 128, .block_tokens = 16,
+		.block_bytes = 524288, .layout = TEXT("layer-major"), .windows = TEXT("0-31:4096"),
+		.tp_size = 4, .tp_rank = 1, .engine = TEXT("demo-3"), .cold_codec = TEXT("int8"),
+		.exact_layers = TEXT("0-1,31"));
+	REPLY(o, "open.device.reply", OPEN, 45, open_rep, .ns = 5, .digest = BYTES(ns_digest),
+	      .key_len = 64, .block_tokens = 16, .block_bytes = 524288, .group = 2, .n_slots = 8,
+	      .slot_stride = 524288, .pool_len = 4194304, .n_pool_fds = 3, .pool = ID(0xef),
+	      .device = PROTO_DEVICE_CUDA, .device_id = ID(0xd0), .slab_len = 2097152, .n_ranks = 4,
+	      .window = 256, .n_write = 6, .write_len = 3145728, .n_words = 512,
+	      .cold_bytes = 294912);
+	REPLY(o, "match.lossy.reply", MATCH, 46, match_rep, .lease = 0x700000009, .root = ID(0x64),
+	      .n_device = 98, .n_host = 3, .reason = PROTO_REASON_NEVER_SEEN, .miss_token = 1616,
+	      .reuse = 11, .runs = RUNS(windowed), .n_lossy = 5, .first_lossy = 97);
+	REQUEST(o, "commit.word.request", COMMIT, 47, commit_req, .op_id = ID(0x42),
+		.lease = 0x700000009, .n = 2, .word = 1, .value = 0x8877665544332211);
+	REQUEST(o, "release.word.request", RELEASE, 48, release_req, .op_id = ID(0x72),
+		.lease = 0x700000009, .word = 512, .value = 7);
+	REQUEST(o, "quiesced.word.request", QUIESCED, 49, quiesced_req, .instance = ID(0x12),
+		.word = 3, .value = UINT64_MAX);
+	EMIT(o, "lost.reply", LOST, DEVICE_LOST, 2, true, error, .field = TEXT("device"),
+	     .text = TEXT("the device of pool group 2 is lost"));
 }
 
 static void the_rest(struct out *o)
@@ -522,7 +557,7 @@ static void bad_headers(struct out *o)
 		{ "bad.magic", offsetof(struct proto_header, magic), 'Q', PROTO_STATUS_BAD_FRAME },
 		{ "bad.version-0", offsetof(struct proto_header, version), 0,
 		  PROTO_STATUS_VERSION },
-		{ "bad.version-3", offsetof(struct proto_header, version), 3,
+		{ "bad.version-4", offsetof(struct proto_header, version), 4,
 		  PROTO_STATUS_VERSION },
 		{ "bad.flags", offsetof(struct proto_header, flags) + 1, 0x80,
 		  PROTO_STATUS_BAD_FRAME },
@@ -589,7 +624,7 @@ static void write_all(struct out *o)
 {
 	struct proto_id st = proto_self_test(o->version);
 
-	if (o->want == WANT_FRAMES || o->want == WANT_FRAMES_1) {
+	if (o->want <= WANT_FRAMES_2) {
 		add(o,
 		    "# Golden frames of version %u; tests/proto/make_vectors.c writes this.\n"
 		    "# Integers decimal, ids and blobs hex, text as it is, runs start+length.\n"
@@ -610,13 +645,15 @@ static void write_all(struct out *o)
 	subscriber(o);
 	the_rest(o);
 	lives(o);
+	devices(o);
 	bad_headers(o);
 	bad_bodies(o);
 }
 
 static int parse_want(const char *s, enum want *ret_want)
 {
-	static const char *const names[] = { "frames", "frames-1", "bad", "session", "seed" };
+	static const char *const names[] = { "frames", "frames-1", "frames-2",
+					     "bad",    "session",  "seed" };
 
 	for (size_t i = 0; i < radix_array_size(names); i++) {
 		if (!strcmp(s, names[i])) {
@@ -657,11 +694,11 @@ int main(int argc, char **argv)
 	if (argc < 2 || parse_want(argv[checking ? 2 : 1], &o.want) ||
 	    (o.want == WANT_SEED && argc != 3)) {
 		fprintf(stderr,
-			"usage: make_vectors [check] frames|frames-1|bad|session [FILE] | seed "
-			"DIR\n");
+			"usage: make_vectors [check] frames|frames-1|frames-2|bad|session [FILE] "
+			"| seed DIR\n");
 		return 2;
 	}
-	o.version = o.want == WANT_FRAMES_1 ? 1 : PROTO_VERSION;
+	o.version = o.want == WANT_FRAMES_1 ? 1 : o.want == WANT_FRAMES_2 ? 2 : PROTO_VERSION;
 	o.dir = argv[argc - 1];
 	write_all(&o);
 	if (checking)

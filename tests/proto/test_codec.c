@@ -311,8 +311,8 @@ START_TEST(undefined_bits_of_requests_are_refused)
 		uint32_t defined, width;
 	} all[] = {
 		{ PROTO_BODY_hello_req, "flags", 1, 32 },
-		{ PROTO_BODY_open_req, "flags", 3, 32 },
-		{ PROTO_BODY_match_req, "flags", 15, 32 },
+		{ PROTO_BODY_open_req, "flags", 31, 32 },
+		{ PROTO_BODY_match_req, "flags", 31, 32 },
 		{ PROTO_BODY_match_req, "has", 7, 8 },
 		{ PROTO_BODY_extend_req, "flags", 13, 32 },
 		{ PROTO_BODY_release_req, "flags", 3, 32 },
@@ -437,6 +437,42 @@ START_TEST(older_versions_are_the_beginning_of_newer_ones)
 }
 END_TEST
 
+/* Bits that came with version 3 mean nothing in the versions before it. */
+START_TEST(bits_of_a_later_version_are_refused)
+{
+	static const struct {
+		enum proto_body_id id;
+		uint32_t flags, old;
+	} all[] = {
+		{ PROTO_BODY_open_req, 31, 3 },
+		{ PROTO_BODY_match_req, 31, 15 },
+	};
+	const struct proto_body *b = proto_body_get(all[_i].id);
+	uint32_t k = 0;
+
+	while (strcmp(b->fields[k].name, "flags") != 0)
+		k++;
+	for (uint32_t version = PROTO_VERSION_MIN; version <= PROTO_VERSION; version++) {
+		uint32_t defined = version < 3 ? all[_i].old : all[_i].flags;
+
+		for (uint32_t bit = 0; bit < 32; bit++) {
+			static struct walk_msg in, out;
+			const char *field = NULL;
+			uint32_t v = 1u << bit, n;
+			int r;
+
+			memset(&in, 0, sizeof(in));
+			memcpy(in.bytes + b->fields[k].offset, &v, sizeof(v));
+			n = encode_as(all[_i].id, version, &in, frame, sizeof(frame));
+			r = walk_decode_as(all[_i].id, version, frame, n, &out, &field);
+			ck_assert_int_eq(r, v & defined ? 0 : PROTO_E_BAD);
+			if (r)
+				ck_assert_str_eq(field, "flags");
+		}
+	}
+}
+END_TEST
+
 /* Only HELLO's reply says in its body how that is laid out; all others by their header. */
 START_TEST(the_version_of_a_body)
 {
@@ -444,8 +480,8 @@ START_TEST(the_version_of_a_body)
 	static const struct {
 		uint8_t body[2];
 		uint32_t want;
-	} said[] = { { { 1, 0 }, 1 }, { { 2, 0 }, 2 }, { { 0, 0 }, 0 },
-		     { { 3, 0 }, 0 }, { { 1, 1 }, 0 }, { { 255, 255 }, 0 } };
+	} said[] = { { { 1, 0 }, 1 }, { { 2, 0 }, 2 }, { { 3, 0 }, 3 },    { { 0, 0 }, 0 },
+		     { { 4, 0 }, 0 }, { { 1, 1 }, 0 }, { { 255, 255 }, 0 } };
 
 	for (size_t i = 0; i < radix_array_size(said); i++) {
 		ck_assert_uint_eq(proto_body_version(&h, said[i].body, true), said[i].want);
@@ -502,7 +538,9 @@ START_TEST(bad_headers_are_named)
 		{ { PROTO_MAGIC ^ 1, 1, 3, 0, 0, 0 }, 140, PROTO_STATUS_BAD_FRAME },
 		{ { 0, 0, 0, UINT32_MAX, 0, 1 }, 140, PROTO_STATUS_BAD_FRAME },
 		{ { PROTO_MAGIC, 0, 3, 0, 0, 0 }, 140, PROTO_STATUS_VERSION },
-		{ { PROTO_MAGIC, 3, 3, UINT32_MAX, 0, 1 }, 140, PROTO_STATUS_VERSION },
+		{ { PROTO_MAGIC, 4, 3, UINT32_MAX, 0, 1 }, 140, PROTO_STATUS_VERSION },
+		{ { PROTO_MAGIC, 3, 3, 100, 0, 0 }, 140, 0 },
+		{ { PROTO_MAGIC, 3, 3, 100, 0, 1 }, 140, PROTO_STATUS_BAD_FRAME },
 		{ { PROTO_MAGIC, 2, 3, 100, 0, 0 }, 140, 0 },
 		{ { PROTO_MAGIC, 2, 3, 100, 0, 1 }, 140, PROTO_STATUS_BAD_FRAME },
 		{ { PROTO_MAGIC, 1, 3, 0, 0, 1 }, 140, PROTO_STATUS_BAD_FRAME },
@@ -702,12 +740,17 @@ END_TEST
 START_TEST(self_test_depends_on_the_version_alone)
 {
 	struct proto_id a = proto_self_test(1), b = proto_self_test(1), c = proto_self_test(2);
+	struct proto_id d = proto_self_test(3);
 
 	ck_assert(proto_id_equal(&a, &b));
 	ck_assert(!proto_id_equal(&a, &c));
+	ck_assert(!proto_id_equal(&a, &d));
+	ck_assert(!proto_id_equal(&c, &d));
 	ck_assert(!proto_id_is_zero(&a));
-	/* Clients of version 1 are built with this value: no later version may change it. */
+	/* Clients of versions 1 and 2 are built with these: no later version may change them. */
 	ck_assert_mem_eq(a.b, "\xa5\x9d\x2b\x80\x0d\x32\xfe\xd8\xae\x3c\x04\xac\x43\x12\x56\x4b",
+			 16);
+	ck_assert_mem_eq(c.b, "\x8f\x89\x95\x74\x3f\xe7\x97\xe8\x4a\x14\xe8\xfe\x2f\x01\x7f\x2f",
 			 16);
 }
 END_TEST
@@ -733,12 +776,13 @@ static Suite *suite(void)
 	tcase_add_loop_test(each, older_versions_are_the_beginning_of_newer_ones, 0,
 			    PROTO_N_BODIES);
 	suite_add_tcase(s, each);
-	tcase_add_loop_test(rest, undefined_bits_of_requests_are_refused, 0, 9);
+	tcase_add_loop_test(rest, undefined_bits_of_requests_are_refused, 0, 10);
+	tcase_add_loop_test(rest, bits_of_a_later_version_are_refused, 0, 2);
 	tcase_add_test(rest, text_may_hold_any_byte_but_0);
 	tcase_add_test(rest, neighbouring_fields_cannot_trade_bytes);
 	tcase_add_test(rest, the_version_of_a_body);
 	tcase_add_test(rest, headers_come_back_the_same);
-	tcase_add_loop_test(rest, bad_headers_are_named, 0, 14);
+	tcase_add_loop_test(rest, bad_headers_are_named, 0, 16);
 	tcase_add_test(rest, header_layout_is_the_documented_one);
 	tcase_add_test(rest, several_frames_share_one_buffer);
 	tcase_add_test(rest, tenant_lists_come_back_and_stop_where_they_are_cut);

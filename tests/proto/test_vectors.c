@@ -2,7 +2,7 @@
  * test_vectors.c - the golden frames, both ways: what the files say is decoded, and what is encoded
  * is what the files say.  The files are parsed here as any client would parse them.
  *
- *     test_vectors DIR    (with frames.txt, frames-1.txt and bad.txt)
+ *     test_vectors DIR    (with frames.txt, frames-1.txt, frames-2.txt and bad.txt)
  */
 #include "tests/lib/run.h"
 #include "tests/proto/walk.h"
@@ -155,7 +155,7 @@ static enum proto_body_id check_frame(const struct entry *e, uint32_t version)
 }
 
 /* The versions that are spoken, each with its own file. */
-static const char *const files[] = { "frames-1.txt", "frames.txt" };
+static const char *const files[] = { "frames-1.txt", "frames-2.txt", "frames.txt" };
 
 START_TEST(golden_frames_decode_and_encode)
 {

@@ -170,7 +170,7 @@ class Fake:
             if len(held) < end:
                 return
             name = wire.OP_NAMES[h.op]
-            body = wire.request_body(name).decode(bytes(held[wire.HEADER_LEN : end]))
+            body = wire.request_body(name, h.version).decode(bytes(held[wire.HEADER_LEN : end]))
             del held[:end]
             self.seen.append((name, body))
             self.answer(self, s, h, body)

@@ -352,8 +352,8 @@ class Liars(unittest.TestCase):
         self.wrong_hello(lambda fake, h: fake.hello(h)[:4] + b"\2\0" + fake.hello(h)[6:])
         self.wrong_hello(lambda fake, h: fake.hello(h, max_frame=10))
         self.wrong_hello(lambda fake, h: fake.hello(h, max_keys=0))
-        self.wrong_hello(lambda fake, h: fake.hello(h, version=3))
-        self.wrong_hello(lambda fake, h: fake.hello(h, version=1))  # and the body is of version 2
+        self.wrong_hello(lambda fake, h: fake.hello(h, version=4))
+        self.wrong_hello(lambda fake, h: fake.hello(h, version=1))  # and the body is of a later one
         self.wrong_hello(lambda fake, h: fake.hello(h, version=0))
         self.wrong_hello(lambda fake, h: fake.hello(h, tenants=b"\1\0\0\0\7\0def"))
         self.wrong_hello(lambda fake, h: fake.reply(h, {}, op="PING"))
@@ -404,6 +404,18 @@ class Liars(unittest.TestCase):
         event = {"lease": 1, "state": 0, "n": 1, "leader_us": 0, "reason": 0}
         self.after_hello(lambda fake, h: fake.reply(h, event, op="EVENT", seq=h.seq + 1))
         self.after_hello(lambda fake, h: fake.reply(h, {}) * 2, statuses=(Status.OK, Status.PROTOCOL))
+
+    def test_a_device_that_is_lost_is_told_unasked(self):
+        lost = {"field": "device", "text": "the device is lost", "retry_after_us": 0}
+
+        def told(fake, h):
+            body = wire.MESSAGES["error"].encode(lost)
+            frame = wire.header_encode(Header(wire.OPS["LOST"].code, len(body), 25, 3, fake.boot)) + body
+            return frame + fake.reply(h, {})
+
+        self.after_hello(told, statuses=(Status.OK,))
+        lost_code = wire.OPS["LOST"].code
+        self.after_hello(lambda fake, h: wire.header_encode(Header(lost_code, 1, 25, 3, fake.boot)) + b"\0")
 
     def test_another_life_on_the_same_connection(self):
         self.after_hello(lambda fake, h: fake.reply(h, {}, boot=b"C" * 16), statuses=(Status.GONE,))
@@ -465,9 +477,19 @@ class Liars(unittest.TestCase):
 
         def far_too_many(fake, s, h, body):
             data, fds = fake.opened(h, body)
-            fake.pass_fds(s, data, fds + [os.dup(fds[0]) for _ in range(20)])
+            fake.pass_fds(s, data, fds + [os.dup(fds[0]) for _ in range(50)])
+
+        def with_words(fake, s, h, body):
+            data, fds = fake.opened(h, body, n_write=2, write_len=8192, n_words=512)
+            fake.pass_fds(s, data, fds + [os.dup(fds[0]), os.dup(fds[0])])
+
+        def words_lacking(fake, s, h, body):
+            data, fds = fake.opened(h, body, n_words=512)
+            fake.pass_fds(s, data, fds)
 
         self.opening(with_fields(), (Status.OK,))
+        self.opening(with_words, (Status.OK,))
+        self.opening(words_lacking)
         self.opening(lacking)
         self.opening(one_of_two)
         self.opening(far_too_many)
@@ -567,7 +589,7 @@ class Liars(unittest.TestCase):
             fake.pass_fds(s, fake.reply(h, {}), [fd])
 
         def many(client):
-            for _ in range(30):
+            for _ in range(60):
                 client.ping()
 
         before = kit.descriptors()

@@ -183,7 +183,7 @@ class Flags(Seen):
             client.ping()
             hello = self.bodies(fake, "HELLO")[0][1]
             self.assertEqual((hello["flags"], hello["name"]), (int(copies), "n" * 64))
-            self.assertEqual((hello["version_min"], hello["version_max"]), (1, 2))
+            self.assertEqual((hello["version_min"], hello["version_max"]), (1, 3))
             self.assertEqual(hello["self_test"], wire.self_test(1))
 
     def test_release_carries_its_hints(self):

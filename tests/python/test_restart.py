@@ -122,7 +122,7 @@ class Scripted(unittest.TestCase):
                 self.assertEqual(status_of(lease.release), Status.UNKNOWN_LEASE)
 
     def test_the_last_release_speaks_for_all(self):
-        for speaks in (1, 2):
+        for speaks in (1, 2, 3):
             with self.subTest(speaks=speaks):
                 lives = Lives(self, speaks=speaks)
                 client, ns = lives.client(self)
@@ -214,7 +214,7 @@ class Scripted(unittest.TestCase):
             client, _ = lives.client(self)
             self.assertEqual(client._session.version, speaks)
             hello = next(body for name, body in lives.fake.seen if name == "HELLO")
-            self.assertEqual((hello["version_min"], hello["version_max"]), (1, 2))
+            self.assertEqual((hello["version_min"], hello["version_max"]), (1, 3))
             self.assertEqual(hello["self_test"], wire.self_test(1))
 
 

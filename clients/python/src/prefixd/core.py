@@ -43,8 +43,8 @@ _U32_MAX = 0xFFFFFFFF
 # The daemon closes after these; to a caller they mean that this client is wrong.
 _FATAL = (Status.BAD_FRAME, Status.VERSION, Status.TOO_LARGE, Status.NO_HELLO)
 _LOADED, _FAILED = 5, 3
-_CODES = (wire.OPS[name].code for name in ("MATCH", "OPEN", "EVENT", "CHANGES", "WAIT"))
-_MATCH, _OPEN, _EVENT, _CHANGES, _WAIT = _CODES
+_CODES = (wire.OPS[name].code for name in ("MATCH", "OPEN", "EVENT", "CHANGES", "WAIT", "LOST"))
+_MATCH, _OPEN, _EVENT, _CHANGES, _WAIT, _LOST = _CODES
 
 
 def checked(seconds: float) -> float:
@@ -305,13 +305,19 @@ class Session:
 
     def _dispatch(self, frame: Frame) -> None:
         if frame.op == _OPEN and not frame.status:
-            n = wire.reply_body("OPEN", frame.version).decode(frame.body)["n_pool_fds"]
-            if n > len(self._fds):
+            rep = wire.reply_body("OPEN", frame.version).decode(frame.body)
+            n = rep["n_pool_fds"]
+            others = bool(rep.get("n_write")) + bool(rep.get("n_words"))
+            if n + others > len(self._fds):
                 raise PrefixdError(Status.PROTOCOL, "fewer descriptors than the reply names", "n_pool_fds")
             frame.fds = [self._fds.popleft() for _ in range(n)]
+            for _ in range(others):  # of memory that nothing here writes
+                os.close(self._fds.popleft())
         slot = self._slots.get(frame.seq)
         if frame.op == _EVENT and (slot is None or slot.op != _WAIT or not slot.answered):
             self._end_of_load(frame, slot)
+        elif frame.op == _LOST:
+            self._device_lost(frame)
         elif frame.op == _CHANGES and frame.seq == self.stream and frame.seq:
             self.changes.extend(wire.changes(wire.reply_body("CHANGES").decode(frame.body)["events"]))
         elif slot is not None and (frame.op == _EVENT or (frame.op == slot.op and not slot.answered)):
@@ -335,6 +341,15 @@ class Session:
             load.end = event
         elif slot is not None:
             slot.event = event
+
+    def _device_lost(self, frame: Frame) -> None:
+        """Said unasked, with a pool group for its seq: its namespaces are opened again when they are used."""
+        if not self.connected or self.version < 3:
+            raise PrefixdError(Status.PROTOCOL, "a frame LOST that was not to be expected", "op")
+        wire.MESSAGES["error"].decode(frame.body)
+        for ns in list(self.namespaces):
+            if ns.info and ns.info["group"] == frame.seq:
+                ns.life = 0
 
     def _skip(self, frame: Frame) -> None:
         """A reply that nobody waits for any more: what it gave is given back."""

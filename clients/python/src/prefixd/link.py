@@ -11,7 +11,7 @@ import socket
 import struct
 from typing import List, Optional, Tuple, Union
 
-MAX_FDS = 16
+MAX_FDS = 40
 _CHUNK = 64 * 1024
 _INT = struct.Struct("=i")
 _ROOM = socket.CMSG_SPACE(MAX_FDS * _INT.size)

@@ -214,9 +214,13 @@ OPS: Dict[str, Op] = {
 }
 OP_NAMES: Dict[int, str] = {op.code: name for name, op in OPS.items()}
 
+# Flags that version 3 has defined, over those of the table.
+_FLAGS_3 = {"open_req": 31, "match_req": 31}
+
 # ---- bodies ------------------------------------------------------------------------------------------
 
 _INT = {"u8": ("B", 1), "u16": ("H", 2), "u32": ("I", 4), "u64": ("Q", 8), "id": ("16s", 16)}
+_DEFAULTS: Dict[str, Any] = {"id": NO_ID, "str": "", "blob": b"", "runs": ()}
 _LEN = {"str": (struct.Struct("<H"), 1), "blob": (struct.Struct("<I"), 1), "runs": (struct.Struct("<I"), 8)}
 
 
@@ -250,13 +254,17 @@ class _Fixed:
 
 
 class Message:
-    """One body in one version: `decode` and `encode` between bytes and a dict of its fields."""
+    """One body in one version: `decode` and `encode` between bytes and a dict of its fields.
+
+    Fields that came with a later version than the first may be left out: they are 0 or empty then.
+    """
 
     def __init__(self, name: str, fields: List[Field], version: int = VERSION) -> None:
         self.name = name
         self.version = version
         self.fields = fields
         self._bits = [(f.name, f.bits) for f in fields if f.bits]
+        self._defaults = {f.name: _DEFAULTS.get(f.kind, 0) for f in fields if f.since > 1}
         self._parts: List[Union[_Fixed, Field]] = []
         run: List[Field] = []
         for f in fields:
@@ -291,8 +299,10 @@ class Message:
         return out
 
     def encode(self, values: Mapping[str, Any]) -> bytes:
-        """The body of these fields; all of them are needed.  Raises ARGUMENT: the field that does not fit."""
+        """The body of these fields.  Raises ARGUMENT: the field that is missing or does not fit."""
         parts: List[Buffer] = []
+        if self._defaults:
+            values = {**self._defaults, **values}
         for part in self._parts:
             if isinstance(part, _Fixed):
                 try:
@@ -351,10 +361,13 @@ def _put(f: Field, values: Mapping[str, Any], parts: List[Buffer]) -> None:
 
 
 def _messages(version: int) -> Dict[str, Message]:
-    return {
-        name: Message(name, [f for f in fields if f.since <= version], version)
-        for name, fields in _TABLE.items()
-    }
+    out = {}
+    for name, fields in _TABLE.items():
+        known = [f for f in fields if f.since <= version]
+        if version >= 3 and name in _FLAGS_3:
+            known = [f._replace(bits=_FLAGS_3[name]) if f.name == "flags" else f for f in known]
+        out[name] = Message(name, known, version)
+    return out
 
 
 MESSAGES_OF: Dict[int, Dict[str, Message]] = {n: _messages(n) for n in range(VERSION_MIN, VERSION + 1)}
