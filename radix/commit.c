@@ -122,6 +122,18 @@ static void attach(struct radix_index *ix, const struct radix_place *there,
 	radix_table_checksum(&ix->table, entry, block->checksum_kind, block->checksum);
 }
 
+/* A hollow one was: it has no copies, but its checksum may still be known. */
+static void refill(struct radix_index *ix, const struct radix_place *there,
+		   const struct radix_block *block)
+{
+	uint32_t i = there->idx - 1, entry = radix_entry_at(ix, there->node, i);
+
+	radix_table_checksum(&ix->table, entry, 0, NULL);
+	radix_win_refill(ix, there->node, i, block->slot);
+	radix_table_checksum(&ix->table, entry, block->checksum_kind, block->checksum);
+	ix->attached_total++;
+}
+
 /* The block is there: ours is one too many, or the (exact) device copy that it had not. */
 static int become_member(struct radix_index *ix, struct radix_pin *pin,
 			 const struct radix_place *there, const struct radix_block *block,
@@ -131,7 +143,11 @@ static int become_member(struct radix_index *ix, struct radix_pin *pin,
 
 	if (slot == RADIX_NONE && !radix_low_can_attach(ix, there->node, there->idx - 1))
 		return RADIX_E_REFUSED;
-	if (slot == RADIX_NONE || radix_lossy_may_go(ix, there->node, there->idx - 1)) {
+	if (slot == RADIX_HOLLOW) {
+		refill(ix, there, block);
+		*ret_slot = block->slot;
+		*ret_result = RADIX_COMMIT_ATTACHED;
+	} else if (slot == RADIX_NONE || radix_lossy_may_go(ix, there->node, there->idx - 1)) {
 		attach(ix, there, block);
 		*ret_slot = block->slot;
 		*ret_result = RADIX_COMMIT_ATTACHED;
@@ -254,6 +270,8 @@ static void publish(struct radix_index *ix, struct radix_pin *pin, uint32_t node
 		ix->tier[radix_tier_of(&ix->table.v[entry])]++;
 		if (slot != RADIX_NONE)
 			radix_low_ends(ix, node, n->n_blocks, n->n_blocks);
+		else if (radix_windowed(ix, node)) /* what was an end may have been hollow */
+			radix_low_settle(ix, node);
 	}
 	if (fresh && pin->at.node == RADIX_NODE_ISLAND)
 		radix_island_link(ix, node);
@@ -262,6 +280,7 @@ static void publish(struct radix_index *ix, struct radix_pin *pin, uint32_t node
 	/* a leaf that grew is younger than the queue believes, which finds out by itself */
 	if (fresh || radix_has_tiers(ix))
 		radix_leaf_queue(ix, node);
+	radix_win_queue(ix, node);
 	ix->roots[n->root].n_blocks++;
 	if (radix_unlikely(ix->log))
 		radix_log_stored(ix, entry, pin->at.depth);
@@ -418,6 +437,7 @@ int radix_graft(struct radix_index *ix, uint32_t root, const void *parent, const
 	radix_child_link(ix, island, node, root);
 	if (radix_has_tiers(ix))
 		radix_low_grafted(ix, island);
+	radix_win_grafted(ix, island);
 	radix_table_reparent(&ix->table, child_entry, parent_entry, false);
 	/* a pin before the island's first block now stands behind its parent's last */
 	for (struct radix_list *it = n->pins.next, *next = it->next; it != &n->pins;

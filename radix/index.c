@@ -65,13 +65,19 @@ static int tiers_init(struct radix_index *ix, const struct radix_index_config *c
 	return 0;
 }
 
+/* Tables that grow begin with room for these. */
+static uint32_t members_expected(const struct radix_index_config *config)
+{
+	return config->redis ? config->n_entries : config->n_slots + config->n_host;
+}
+
 int radix_index_make(struct radix_index **ret_ix, const struct radix_index_config *config, bool old)
 {
 	const struct radix_alloc *alloc = config->alloc;
 	struct radix_index *ix;
 	int r;
 
-	if (!config->n_slots || config->n_slots >= RADIX_NODE_ISLAND ||
+	if (!config->n_slots || config->n_entries >= RADIX_REF_HOLLOW ||
 	    config->n_entries < (uint64_t)config->n_slots + config->n_host)
 		return -EINVAL;
 	ix = radix_take(alloc, sizeof(*ix));
@@ -84,9 +90,11 @@ int radix_index_make(struct radix_index **ret_ix, const struct radix_index_confi
 		.queue = { .alloc = alloc },
 		.lower = { { .alloc = alloc, .tier = RADIX_TIER_HOST },
 			   { .alloc = alloc, .tier = RADIX_TIER_REDIS } },
+		.windows = { .alloc = alloc, .tier = RADIX_QUEUE_WINDOWS },
 		.free_root = RADIX_NONE,
 		.reap_root = RADIX_NONE,
 	};
+	ix->n_expected = members_expected(config);
 	radix_slab_init(&ix->slab, alloc);
 	radix_nodes_init(&ix->nodes, alloc);
 	r = radix_ground_init(&ix->ground, config);
@@ -95,7 +103,7 @@ int radix_index_make(struct radix_index **ret_ix, const struct radix_index_confi
 	radix_table_init(&ix->table, &ix->ground);
 	r = (old ? radix_slots_init_old : radix_slots_init)(&ix->slots, alloc, config->n_slots,
 							    config->generations, &ix->ground);
-	if (r < 0 || radix_map_init(&ix->children, alloc, config->n_entries / 4) < 0 ||
+	if (r < 0 || radix_map_init(&ix->children, alloc, members_expected(config) / 4) < 0 ||
 	    tiers_init(ix, config) < 0) {
 		r = -ENOMEM;
 		goto fail;
@@ -139,6 +147,7 @@ struct radix_index *radix_index_free(struct radix_index *ix)
 	radix_queue_deinit(&ix->queue);
 	radix_queue_deinit(&ix->lower[0]);
 	radix_queue_deinit(&ix->lower[1]);
+	radix_queue_deinit(&ix->windows);
 	radix_slots_deinit(&ix->host);
 	radix_bonus_deinit(&ix->bonus);
 	radix_ghost_deinit(&ix->ghost);
@@ -175,7 +184,7 @@ int radix_digests_reserve(struct radix_index *ix)
 	if (radix_where_reserve(ix) < 0)
 		return -ENOMEM;
 	if (!ix->digests.slots)
-		return radix_map_init(&ix->digests, ix->alloc, (uint64_t)ix->table.n * 2);
+		return radix_map_init(&ix->digests, ix->alloc, (uint64_t)ix->n_expected * 2);
 	return 0;
 }
 
@@ -228,7 +237,7 @@ int radix_root_new(struct radix_index *ix, const struct radix_root_config *confi
 
 	if (!radix_root_config_ok(config))
 		return -EINVAL;
-	if (roots_reserve(ix) < 0 ||
+	if (roots_reserve(ix) < 0 || (config->window && radix_win_enable(ix) < 0) ||
 	    (config->mode == RADIX_KEYS_DIGEST && radix_digests_reserve(ix) < 0))
 		return -ENOMEM;
 	i = ix->free_root;
@@ -328,12 +337,17 @@ uint32_t radix_leaves_evict(struct radix_index *ix, uint32_t want, enum radix_re
 			radix_queue_update(&ix->queue, &ix->nodes, top.node, tick);
 			continue;
 		}
+		if (radix_win_dead(ix, top.node)) {
+			radix_win_sweep(ix);
+			continue;
+		}
 		room = n->n_blocks - radix_pinned_to(n);
 		if (!room) { /* set aside; the pin's end queues it again */
 			radix_queue_remove(&ix->queue, &ix->nodes, top.node);
 			continue;
 		}
 		run = radix_min_u32(radix_min_u32(run, room), want - done);
+		run = radix_win_full(ix, top.node, run);
 		radix_tail_remove(ix, top.node, run, reason);
 		done += run;
 	}
@@ -542,6 +556,10 @@ void radix_index_stats(const struct radix_index *ix, struct radix_stats *ret_sta
 		s.index_bytes += (uint64_t)ix->nodes.n_live * sizeof(struct radix_low) +
 				 ((uint64_t)ix->lower[0].cap + ix->lower[1].cap) *
 					 sizeof(struct radix_queue_item);
+	if (ix->nodes.windows)
+		s.index_bytes += (uint64_t)ix->nodes.n_live * sizeof(struct radix_win) +
+				 (uint64_t)ix->windows.cap * sizeof(struct radix_queue_item);
+	s.tier[RADIX_TIER_DEVICE] -= ix->n_hollow;
 	s.index_bytes += radix_ghost_bytes(&ix->ghost);
 	if (ix->fingerprint)
 		s.index_bytes += (uint64_t)ix->table.n * sizeof(*ix->fingerprint);

@@ -67,8 +67,9 @@ struct radix_index_config {
 	uint32_t n_slots;                /* device slots, >= 1 */
 	uint32_t n_host;                 /* host slots; 0: no such tier */
 	bool redis, coded;  /* Redis is below them; what lies below the device is coded */
-	uint32_t n_entries; /* block table capacity, >= n_slots + n_host; what is left
-					    bounds the members that only Redis has */
+	uint32_t n_entries; /* block table capacity, >= n_slots + n_host, < 2^31; what is
+					    left bounds the members that only Redis has, and those
+					    that are hollow (radix/windows.h) */
 	/* so many of the members that left last are remembered: who commits one again used it a
 	   second time (RADIX_ROOM_SECOND_USE); 0: none.  Only with lower tiers */
 	uint32_t n_ghosts;
@@ -97,6 +98,7 @@ struct radix_root_config {
 	uint32_t tenant;       /* tag only */
 	uint64_t user;         /* the caller's own; given back by radix_root_user() */
 	uint8_t name[16];      /* the caller's own: who it is, in radix/log.h and after a restart */
+	uint32_t window; /* blocks; 0: none, each block needs all before it.  radix/windows.h */
 };
 
 radix_nodiscard int radix_root_new(struct radix_index *ix, const struct radix_root_config *config,
@@ -132,6 +134,9 @@ struct radix_pin {
 	struct radix_list link; /* on the edge's list of pins */
 	struct radix_place at;
 	uint32_t island_start; /* depth at which the pinned path begins; 0 for rooted paths */
+	/* said before it is taken; in a root with a window: of the blocks before `at` only those in
+	   the window keep their slots, though all stay members */
+	bool window;
 };
 
 void radix_pin_take(struct radix_index *ix, struct radix_pin *pin, const struct radix_place *at);
@@ -328,7 +333,7 @@ struct radix_stats {
 	uint64_t key_bytes;
 	uint64_t reuse_counter;
 	/* tiers, radix/tiers.h: [0] device, [1] host, [2] Redis */
-	uint64_t tier[3]; /* members by their highest copy */
+	uint64_t tier[3]; /* members by their highest copy; those without one in none */
 	uint64_t n_host;  /* host slots */
 	uint64_t host[RADIX_SLOT_N_STATES];
 	uint64_t n_bonus;     /* host slots whose block has a device copy too */

@@ -16,6 +16,7 @@
 #include "radix/queue.h"
 #include "radix/slots.h"
 #include "radix/table.h"
+#include "radix/windows.h"
 
 struct radix_root {
 	struct radix_root_config config;
@@ -49,6 +50,10 @@ struct radix_index {
 	struct radix_map children;   /* chain value -> edge */
 	struct radix_queue queue;    /* leaves of the device tier */
 	struct radix_queue lower[2]; /* of the host tier, of Redis */
+	/* roots with a window, radix/windows.h; there is or was one when nodes.windows says so */
+	struct radix_queue windows; /* edges with blocks outside of all of them */
+	uint64_t n_hollow, hollowed_total, refilled_total;
+	bool no_squeeze; /* see radix_win_squeeze() */
 	/* lower tiers, radix/tiers.h; there are some when nodes.tiers says so */
 	struct radix_slots host; /* n = 0: no host tier */
 	struct radix_bonus bonus;
@@ -73,6 +78,7 @@ struct radix_index {
 	uint32_t live_roots;
 	uint32_t free_root;
 	uint32_t reap_root;
+	uint32_t n_expected; /* members that tables have room for at first */
 	uint64_t root_serial;
 	uint64_t n_pins;
 	uint64_t seg_bytes_keys; /* key bytes held in edges, for the statistics */
@@ -122,6 +128,18 @@ static inline struct radix_low *radix_low(const struct radix_index *ix, uint32_t
 	return radix_low_at(&ix->nodes, i);
 }
 
+static inline struct radix_win *radix_win(const struct radix_index *ix, uint32_t i)
+{
+	return radix_win_at(&ix->nodes, i);
+}
+
+/* The edge is one of a root with a window. */
+static inline bool radix_windowed(const struct radix_index *ix, uint32_t node)
+{
+	return radix_unlikely(ix->nodes.windows) &&
+	       ix->roots[radix_node(ix, node)->root].config.window;
+}
+
 static inline struct radix_queue *radix_queue_of(struct radix_index *ix, enum radix_tier t)
 {
 	return t == RADIX_TIER_DEVICE ? &ix->queue : &ix->lower[t - 1];
@@ -138,7 +156,7 @@ static inline uint32_t radix_slot_in(const struct radix_entry *e, enum radix_tie
 	return t == RADIX_TIER_DEVICE ? radix_entry_slot(e) : radix_entry_host(e);
 }
 
-/* Highest copy of a member. */
+/* Highest copy of a member; of a hollow one, where it would be. */
 static inline enum radix_tier radix_tier_of(const struct radix_entry *e)
 {
 	if (radix_entry_slot(e) != RADIX_NONE)
@@ -149,7 +167,7 @@ static inline enum radix_tier radix_tier_of(const struct radix_entry *e)
 /* Whoever reads it gets bytes that a codec has changed: see radix_member_lossy(). */
 static inline bool radix_lossy(const struct radix_index *ix, const struct radix_entry *e)
 {
-	return radix_unlikely(ix->coded) &&
+	return radix_unlikely(ix->coded) && radix_entry_slot(e) != RADIX_HOLLOW &&
 	       (radix_entry_slot(e) == RADIX_NONE || e->exact != radix_exact_mark(e->device));
 }
 
@@ -213,6 +231,8 @@ static inline uint32_t radix_entry_in(const struct radix_index *ix, const struct
 {
 	uint32_t ref = *radix_edge_ref(n, ix->roots[n->root].g, i);
 
+	if (radix_unlikely(ref & RADIX_REF_HOLLOW))
+		return ref & ~RADIX_REF_HOLLOW;
 	return radix_unlikely(low) && i >= low->end[RADIX_TIER_DEVICE] ? ref : ix->slots.entry[ref];
 }
 static inline uint32_t radix_entry_at(const struct radix_index *ix, uint32_t node, uint32_t i)
@@ -220,14 +240,16 @@ static inline uint32_t radix_entry_at(const struct radix_index *ix, uint32_t nod
 	return radix_entry_in(ix, radix_node(ix, node),
 			      radix_has_tiers(ix) ? radix_low(ix, node) : NULL, i);
 }
-/* Device slot of block i of an edge; RADIX_NONE when it has none. */
+/* Device slot of block i of an edge; RADIX_HOLLOW; RADIX_NONE: its highest copy is lower. */
 static inline uint32_t radix_device_slot(const struct radix_index *ix, uint32_t node, uint32_t i)
 {
 	const struct radix_node *n = radix_node(ix, node);
+	uint32_t ref;
 
 	if (radix_has_tiers(ix) && i >= radix_low(ix, node)->end[RADIX_TIER_DEVICE])
 		return RADIX_NONE;
-	return *radix_edge_ref(n, ix->roots[n->root].g, i);
+	ref = *radix_edge_ref(n, ix->roots[n->root].g, i);
+	return radix_unlikely(ref & RADIX_REF_HOLLOW) ? RADIX_HOLLOW : ref;
 }
 /* All but what the head says.  old: slots are as radix_slots_init_old().  0, -ENOMEM, -EINVAL. */
 radix_nodiscard int radix_index_make(struct radix_index **ret_ix,
@@ -251,6 +273,18 @@ uint32_t radix_branch_remove(struct radix_index *ix, uint32_t node, uint32_t idx
 uint32_t radix_leaves_evict(struct radix_index *ix, uint32_t want, enum radix_remove_reason reason);
 /* With them: takes up to n coldest members, highest tier first, with what hangs below them. */
 uint32_t radix_tiers_evict(struct radix_index *ix, uint32_t n, enum radix_remove_reason reason);
+
+/* What roots with windows need.  Return: 0, -ENOMEM (unchanged). */
+radix_nodiscard int radix_win_enable(struct radix_index *ix);
+/* Hollow blocks at the end of the edge, from `keep` on, go.  Returns how many. */
+uint32_t radix_win_bury(struct radix_index *ix, uint32_t node, uint32_t keep);
+/*
+ * No block can leave the device, and hollow ones with copies of others behind them may be why: the
+ * oldest such go with those.  False: there are none, or they are held.
+ */
+bool radix_win_squeeze(struct radix_index *ix);
+/* Members that may be hollow. */
+uint64_t radix_win_max(const struct radix_index *ix);
 
 /* Records in ix->log, which must be there. */
 void radix_log_stored(const struct radix_index *ix, uint32_t entry, uint32_t position);

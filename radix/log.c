@@ -33,7 +33,7 @@ static struct radix_change *record(const struct radix_index *ix, struct radix_lo
 	c->tenant = e->tenant;
 	c->position = RADIX_NONE;
 	c->n_tokens = e->n_tokens;
-	c->slot = radix_entry_slot(e);
+	c->slot = radix_entry_slot(e) == RADIX_HOLLOW ? RADIX_NONE : radix_entry_slot(e);
 	c->tier = (uint8_t)radix_tier_of(e);
 	memcpy(c->root, root->config.name, sizeof(c->root));
 	c->id_len = name_of(ix, entry, root->config.mode == RADIX_KEYS_DIGEST, tag, c->id);

@@ -43,10 +43,18 @@ uint32_t radix_low_protected(const struct radix_index *ix, uint32_t node)
 
 /* ---- queues ---------------------------------------------------------------------------------- */
 
-/* A victim is left that is not leaving already. */
-static bool has_victim(const struct radix_node *n, const struct radix_low *low, enum radix_tier t)
+bool radix_low_has_victim(const struct radix_index *ix, uint32_t node, enum radix_tier t)
 {
-	return radix_low_is_leaf(n, low, t) && radix_low_stop(n, low, t) > radix_low_start(low, t);
+	const struct radix_node *n = radix_node(ix, node);
+	const struct radix_low *low = radix_low(ix, node);
+	uint32_t stop = radix_low_stop(n, low, t);
+
+	if (!radix_low_is_leaf(n, low, t) || stop == radix_low_start(low, t))
+		return false;
+	/* a hollow block has nothing to give, but at the end of a path, where it goes */
+	return t != RADIX_TIER_DEVICE || !radix_windowed(ix, node) ||
+	       radix_device_slot(ix, node, stop - 1) != RADIX_HOLLOW ||
+	       (stop == n->n_blocks && !n->n_child);
 }
 
 static uint64_t victim_tick(const struct radix_index *ix, const struct radix_node *n,
@@ -64,10 +72,12 @@ void radix_low_queue(struct radix_index *ix, uint32_t node)
 	const struct radix_node *n = radix_node(ix, node);
 	const struct radix_low *low = radix_low(ix, node);
 
+	ix->no_squeeze = false;
 	for (enum radix_tier t = 0; t < RADIX_N_TIERS; t++) {
 		struct radix_queue *q = radix_queue_of(ix, t);
 
-		if (radix_queue_pos(q, &ix->nodes, node) == RADIX_NONE && has_victim(n, low, t))
+		if (radix_queue_pos(q, &ix->nodes, node) == RADIX_NONE &&
+		    radix_low_has_victim(ix, node, t))
 			radix_queue_push(q, &ix->nodes, node, victim_tick(ix, n, low, t));
 	}
 }
@@ -80,7 +90,7 @@ void radix_low_settle(struct radix_index *ix, uint32_t node)
 	for (enum radix_tier t = 0; t < RADIX_N_TIERS; t++) {
 		struct radix_queue *q = radix_queue_of(ix, t);
 
-		if (!has_victim(n, low, t))
+		if (!radix_low_has_victim(ix, node, t))
 			radix_queue_remove(q, &ix->nodes, node);
 		else if (radix_queue_pos(q, &ix->nodes, node) == RADIX_NONE)
 			radix_queue_push(q, &ix->nodes, node, victim_tick(ix, n, low, t));
@@ -95,7 +105,7 @@ int radix_low_reserve(struct radix_index *ix)
 		if (radix_queue_reserve(radix_queue_of(ix, t), ix->nodes.n_live + 1) < 0)
 			return -ENOMEM;
 	}
-	return 0;
+	return ix->nodes.windows ? radix_queue_reserve(&ix->windows, ix->nodes.n_live + 1) : 0;
 }
 
 void radix_low_unqueue(struct radix_index *ix, uint32_t node)
@@ -153,6 +163,7 @@ static uint32_t change(struct radix_index *ix, uint32_t node, const uint32_t end
 	uint32_t parent = radix_node(ix, node)->parent, rose = 0;
 	bool changed = false;
 
+	ix->no_squeeze = false;
 	if (parent != RADIX_NODE_NONE)
 		p = radix_low(ix, parent);
 	for (enum radix_tier t = 0; t < RADIX_TIER_REDIS; t++) {
@@ -276,7 +287,7 @@ void radix_low_leave(struct radix_index *ix, uint32_t node, enum radix_tier t)
 static bool stay(struct radix_index *ix, uint32_t node, enum radix_tier t, uint32_t to)
 {
 	const struct radix_low *low = radix_low(ix, node);
-	uint32_t from = low->end[t] - low->leaving[t], leaving[2];
+	uint32_t from = low->end[t] - low->leaving[t], leaving[2], rose;
 
 	to = radix_min_u32(to, low->end[t]);
 	if (from >= to)
@@ -290,7 +301,9 @@ static bool stay(struct radix_index *ix, uint32_t node, enum radix_tier t, uint3
 	}
 	memcpy(leaving, low->leaving, sizeof(leaving));
 	leaving[t] = low->end[t] - to;
-	return change(ix, node, low->end, leaving) & 1u << t;
+	rose = change(ix, node, low->end, leaving);
+	radix_win_queue(ix, node);
+	return rose & 1u << t;
 }
 
 void radix_low_stay(struct radix_index *ix, uint32_t node, enum radix_tier t, uint32_t to)
@@ -400,6 +413,7 @@ void radix_low_attach(struct radix_index *ix, uint32_t node, uint32_t i, uint32_
 	if (radix_entry_host(e) != RADIX_NONE)
 		radix_bonus_add(&ix->bonus, radix_entry_host(e), ix->now);
 	radix_low_ends(ix, node, i + 1, low->end[1] > i ? low->end[1] : i + 1);
+	radix_win_queue(ix, node);
 	tier_change(ix, entry, from);
 }
 
@@ -492,7 +506,7 @@ bool radix_low_forget(struct radix_index *ix)
  */
 void radix_low_budget(struct radix_index *ix)
 {
-	while (ix->tier[RADIX_TIER_REDIS] > ix->redis_budget) {
+	while (ix->tier[RADIX_TIER_REDIS] + ix->n_hollow > ix->redis_budget) {
 		bool gone = radix_low_forget(ix);
 
 		radix_assert(gone);

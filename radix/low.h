@@ -44,6 +44,8 @@ uint32_t radix_low_stop(const struct radix_node *n, const struct radix_low *low,
 bool radix_low_is_leaf(const struct radix_node *n, const struct radix_low *low, enum radix_tier t);
 /* It may go now: nothing behind it has a copy as high. */
 bool radix_low_may_pop(const struct radix_node *n, const struct radix_low *low, enum radix_tier t);
+/* A victim of `t` is left in the edge that is not leaving already. */
+bool radix_low_has_victim(const struct radix_index *ix, uint32_t node, enum radix_tier t);
 /* Blocks of the edge that a pin protects, here or below. */
 uint32_t radix_low_protected(const struct radix_index *ix, uint32_t node);
 

@@ -134,7 +134,7 @@ uint32_t radix_sums_next(const struct radix_index *ix, uint8_t kind, uint32_t *i
 		const struct radix_entry *e = &ix->table.v[*it];
 
 		if (e->state != RADIX_ENTRY_READY || e->checksum_kind != kind || !kind ||
-		    radix_entry_slot(e) == RADIX_NONE || radix_lossy(ix, e))
+		    radix_entry_slot(e) >= ix->slots.n || radix_lossy(ix, e))
 			continue;
 		ret[n].block = (struct radix_member){ *it, e->generation };
 		ret[n].slot = radix_entry_slot(e);
@@ -237,7 +237,7 @@ uint32_t radix_branch_remove(struct radix_index *ix, uint32_t node, uint32_t idx
 /* A place among the Redis-only members; the coldest of them goes when there is none. */
 static bool budget_for_one(struct radix_index *ix)
 {
-	return ix->tier[RADIX_TIER_REDIS] < ix->redis_budget || radix_low_forget(ix);
+	return ix->tier[RADIX_TIER_REDIS] + ix->n_hollow < ix->redis_budget || radix_low_forget(ix);
 }
 
 /* A host block whose copy is no good, but Redis has one: may it be a Redis-only member now? */
@@ -331,7 +331,7 @@ uint32_t radix_lose(struct radix_index *ix, struct radix_member block, enum radi
 	node = ix->where_node[block.entry];
 	i = ix->where_idx[block.entry];
 	if (tier == RADIX_TIER_DEVICE) {
-		if (radix_entry_slot(e) == RADIX_NONE || radix_low_protected(ix, node) > i)
+		if (radix_entry_slot(e) >= ix->slots.n || radix_low_protected(ix, node) > i)
 			return 0;
 		radix_low_recall(ix, node, i);
 		return radix_branch_remove(ix, node, i, reason);

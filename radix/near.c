@@ -38,7 +38,7 @@ static void consider(const struct radix_index *ix, const struct radix_place *at,
 
 	if (best->key && same <= best->same)
 		return;
-	if (device && radix_device_slot(ix, node, idx) == RADIX_NONE)
+	if (device && radix_device_slot(ix, node, idx) >= RADIX_HOLLOW)
 		return;
 	best->key = key;
 	best->same = same;

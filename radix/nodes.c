@@ -14,31 +14,38 @@ void radix_nodes_deinit(struct radix_nodes *s)
 		if (s->tiers)
 			radix_give(s->alloc, s->low[i], RADIX_NODE_PAGE * sizeof(struct radix_low));
 	}
+	radix_nodes_no_windows(s);
 	radix_give(s->alloc, s->pages, s->cap_pages * sizeof(*s->pages));
 	radix_give(s->alloc, s->low, s->cap_pages * sizeof(*s->low));
 	*s = (struct radix_nodes){ 0 };
 }
 
-/* Twice as many pages; both directories or neither. */
+/* Twice as many pages; all directories or none. */
 static int pages_grow(struct radix_nodes *s)
 {
 	uint32_t cap = s->cap_pages ? s->cap_pages * 2 : 16;
 	struct radix_node **pages = radix_take(s->alloc, cap * sizeof(*pages));
 	struct radix_low **low = s->tiers ? radix_take(s->alloc, cap * sizeof(*low)) : NULL;
+	struct radix_win **win = s->windows ? radix_take(s->alloc, cap * sizeof(*win)) : NULL;
 
-	if (!pages || (s->tiers && !low)) {
+	if (!pages || (s->tiers && !low) || (s->windows && !win)) {
 		radix_give(s->alloc, pages, cap * sizeof(*pages));
 		radix_give(s->alloc, low, cap * sizeof(*low));
+		radix_give(s->alloc, win, cap * sizeof(*win));
 		return -ENOMEM;
 	}
 	if (s->n_pages)
 		memcpy(pages, s->pages, s->n_pages * sizeof(*pages));
 	if (s->n_pages && low)
 		memcpy(low, s->low, s->n_pages * sizeof(*low));
+	if (s->n_pages && win)
+		memcpy(win, s->win, s->n_pages * sizeof(*win));
 	radix_give(s->alloc, s->pages, s->cap_pages * sizeof(*s->pages));
 	radix_give(s->alloc, s->low, s->cap_pages * sizeof(*s->low));
+	radix_give(s->alloc, s->win, s->cap_pages * sizeof(*s->win));
 	s->pages = pages;
 	s->low = low;
+	s->win = win;
 	s->cap_pages = cap;
 	return 0;
 }
@@ -46,22 +53,62 @@ static int pages_grow(struct radix_nodes *s)
 static int page_add(struct radix_nodes *s)
 {
 	struct radix_node *page;
+	struct radix_low *low = NULL;
+	struct radix_win *win = NULL;
 
 	if (s->n_pages == s->cap_pages && pages_grow(s) < 0)
 		return -ENOMEM;
 	page = radix_take(s->alloc, RADIX_NODE_PAGE * sizeof(*page));
-	if (!page)
+	if (s->tiers)
+		low = radix_take(s->alloc, RADIX_NODE_PAGE * sizeof(*low));
+	if (s->windows)
+		win = radix_take(s->alloc, RADIX_NODE_PAGE * sizeof(*win));
+	if (!page || (s->tiers && !low) || (s->windows && !win)) {
+		radix_give(s->alloc, page, RADIX_NODE_PAGE * sizeof(*page));
+		radix_give(s->alloc, low, RADIX_NODE_PAGE * sizeof(*low));
+		radix_give(s->alloc, win, RADIX_NODE_PAGE * sizeof(*win));
 		return -ENOMEM;
-	if (s->tiers) {
-		s->low[s->n_pages] = radix_take(s->alloc,
-						RADIX_NODE_PAGE * sizeof(struct radix_low));
-		if (!s->low[s->n_pages]) {
-			radix_give(s->alloc, page, RADIX_NODE_PAGE * sizeof(*page));
-			return -ENOMEM;
-		}
 	}
+	if (s->tiers)
+		s->low[s->n_pages] = low;
+	if (s->windows)
+		s->win[s->n_pages] = win;
 	s->pages[s->n_pages++] = page;
 	return 0;
+}
+
+int radix_nodes_windows(struct radix_nodes *s)
+{
+	uint32_t i = 0;
+
+	s->win = s->cap_pages ? radix_take(s->alloc, s->cap_pages * sizeof(*s->win)) : NULL;
+	if (s->cap_pages && !s->win)
+		return -ENOMEM;
+	for (; i < s->n_pages; i++) {
+		s->win[i] = radix_take(s->alloc, RADIX_NODE_PAGE * sizeof(struct radix_win));
+		if (!s->win[i])
+			break;
+		for (uint32_t k = 0; k < RADIX_NODE_PAGE; k++)
+			s->win[i][k] = (struct radix_win){ .heap_pos = RADIX_NONE };
+	}
+	s->windows = true;
+	if (i == s->n_pages)
+		return 0;
+	for (uint32_t k = i; k < s->n_pages; k++)
+		s->win[k] = NULL;
+	radix_nodes_no_windows(s);
+	return -ENOMEM;
+}
+
+void radix_nodes_no_windows(struct radix_nodes *s)
+{
+	if (!s->windows)
+		return;
+	for (uint32_t i = 0; i < s->n_pages; i++)
+		radix_give(s->alloc, s->win[i], RADIX_NODE_PAGE * sizeof(struct radix_win));
+	radix_give(s->alloc, s->win, s->cap_pages * sizeof(*s->win));
+	s->win = NULL;
+	s->windows = false;
 }
 
 uint32_t radix_nodes_take(struct radix_nodes *s, uint32_t root)
@@ -80,6 +127,8 @@ uint32_t radix_nodes_take(struct radix_nodes *s, uint32_t root)
 		*radix_low_at(s, i) = (struct radix_low){
 			.heap_pos = { RADIX_NONE, RADIX_NONE },
 		};
+	if (s->windows)
+		*radix_win_at(s, i) = (struct radix_win){ .heap_pos = RADIX_NONE };
 	s->n_live++;
 	return i;
 }

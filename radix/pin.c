@@ -37,6 +37,7 @@ static void attach(struct radix_index *ix, struct radix_pin *pin, const struct r
 		radix_low_used(ix, at->node, at->idx);
 		radix_low_hold(ix, at->node, 1, true);
 	}
+	radix_win_hold(ix, pin, true);
 }
 
 static void detach(struct radix_index *ix, struct radix_pin *pin)
@@ -46,6 +47,8 @@ static void detach(struct radix_index *ix, struct radix_pin *pin)
 		return;
 	if (radix_has_tiers(ix))
 		radix_low_hold(ix, pin->at.node, 1, false);
+	radix_win_hold(ix, pin, false);
+	radix_win_queue(ix, pin->at.node);
 	radix_leaf_queue(ix, pin->at.node); /* it may have been set aside as pinned */
 }
 
@@ -63,6 +66,8 @@ void radix_pin_move(struct radix_index *ix, struct radix_pin *pin, const struct 
 		pin->at = *to; /* further along the same edge: nothing becomes evictable */
 		if (radix_has_tiers(ix) && radix_place_is_edge(to))
 			radix_low_used(ix, to->node, to->idx);
+		if (radix_place_is_edge(to)) /* but out of its window */
+			radix_win_queue(ix, to->node);
 		return;
 	}
 	detach(ix, pin);

@@ -32,6 +32,8 @@ int radix_queue_reserve(struct radix_queue *q, uint32_t want)
 uint32_t radix_queue_pos(const struct radix_queue *q, const struct radix_nodes *nodes,
 			 uint32_t node)
 {
+	if (q->tier == RADIX_QUEUE_WINDOWS)
+		return radix_win_at(nodes, node)->heap_pos;
 	if (q->tier)
 		return radix_low_at(nodes, node)->heap_pos[q->tier - 1];
 	return radix_node_at(nodes, node)->heap_pos;
@@ -40,7 +42,9 @@ uint32_t radix_queue_pos(const struct radix_queue *q, const struct radix_nodes *
 static void pos_set(const struct radix_queue *q, struct radix_nodes *nodes, uint32_t node,
 		    uint32_t at)
 {
-	if (q->tier)
+	if (q->tier == RADIX_QUEUE_WINDOWS)
+		radix_win_at(nodes, node)->heap_pos = at;
+	else if (q->tier)
 		radix_low_at(nodes, node)->heap_pos[q->tier - 1] = at;
 	else
 		radix_node_at(nodes, node)->heap_pos = at;

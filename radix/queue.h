@@ -18,11 +18,14 @@ struct radix_queue_item {
 
 struct radix_nodes;
 
+/* Not of leaves: of edges with blocks outside of all windows. */
+#define RADIX_QUEUE_WINDOWS UINT32_MAX
+
 struct radix_queue {
 	struct radix_queue_item *v;
 	uint32_t n;
 	uint32_t cap;
-	uint32_t tier; /* whose leaves these are: where a node's position is kept */
+	uint32_t tier; /* whose leaves these are: where a node's position is kept; or as below */
 	const struct radix_alloc *alloc;
 };
 

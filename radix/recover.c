@@ -30,14 +30,15 @@ const char *radix_damage_to_string(enum radix_damage d)
 
 /* ---- 1. every entry by itself ---------------------------------------------------------------- */
 
-/* Its device slot; RADIX_NONE.  *ret_whole: the word says one or none, and truly. */
+/* Its device slot; RADIX_NONE; RADIX_HOLLOW.  *ret_whole: the word says so, and truly. */
 static uint32_t device_of(const struct radix_index *ix, uint32_t entry, bool *ret_whole)
 {
 	const struct radix_entry *e = &ix->table.v[entry];
 	uint32_t slot = radix_entry_slot(e);
 	uint64_t generation = slot < ix->slots.n ? ix->slots.generation[slot] : 0;
 
-	*ret_whole = (slot < ix->slots.n || slot == RADIX_NONE) &&
+	*ret_whole = (slot < ix->slots.n || slot == RADIX_NONE ||
+		      (slot == RADIX_HOLLOW && ix->roots[e->root].config.window)) &&
 		     e->device == radix_table_device(&ix->table, entry, slot, generation);
 	return *ret_whole ? slot : RADIX_NONE;
 }
@@ -72,8 +73,16 @@ static uint16_t copies_of(struct radix_recovery *rc, uint32_t entry)
 	struct radix_index *ix = rc->ix;
 	const struct radix_entry *e = &ix->table.v[entry];
 	bool device, host;
-	uint16_t f = claim(rc, &ix->slots, device_of(ix, entry, &device), entry, RADIX_R_DEVICE);
+	uint32_t slot = device_of(ix, entry, &device);
+	uint16_t f;
 
+	if (slot == RADIX_HOLLOW) { /* what else it had went before */
+		bool none = host_of(ix, entry, &host) == RADIX_NONE && host &&
+			    e->redis == RADIX_REDIS_NO;
+
+		return (uint16_t)(RADIX_R_DEVICE | RADIX_R_HOLLOW | (none ? 0 : RADIX_R_MEND));
+	}
+	f = claim(rc, &ix->slots, slot, entry, RADIX_R_DEVICE);
 	f |= claim(rc, &ix->host, host_of(ix, entry, &host), entry, RADIX_R_HOST);
 	if (e->redis == RADIX_REDIS_YES && ix->redis)
 		f |= RADIX_R_REDIS;
@@ -447,6 +456,8 @@ static int roots_install(struct radix_index *ix, const struct radix_recover_conf
 		}
 		k--;
 		radix_root_init(ix, i, &c->roots[k].config);
+		if (c->roots[k].config.window && radix_win_enable(ix) < 0)
+			return -ENOMEM;
 		if (c->roots[k].config.mode == RADIX_KEYS_DIGEST && radix_digests_reserve(ix) < 0)
 			return -ENOMEM;
 	}

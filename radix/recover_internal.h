@@ -23,9 +23,10 @@ enum {
 	RADIX_R_MEMBER = 16,
 	RADIX_R_START = 32, /* of a prompt or an island */
 	RADIX_R_ISLAND = 64,
-	RADIX_R_PARENT = 128, /* of one member */
-	RADIX_R_BRANCH = 256, /* of several */
-	RADIX_R_MEND = 512,   /* something beside what identifies it has to be written anew */
+	RADIX_R_PARENT = 128,  /* of one member */
+	RADIX_R_BRANCH = 256,  /* of several */
+	RADIX_R_MEND = 512,    /* something beside what identifies it has to be written anew */
+	RADIX_R_HOLLOW = 1024, /* with DEVICE: it lies there, but has no slot */
 };
 
 struct radix_recovery {

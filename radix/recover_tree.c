@@ -20,10 +20,10 @@ enum {
 static uint16_t copies_below(uint16_t copies, uint16_t parent)
 {
 	if (!(parent & RADIX_R_DEVICE))
-		copies &= (uint16_t)~RADIX_R_DEVICE;
+		copies &= (uint16_t) ~(RADIX_R_DEVICE | RADIX_R_HOLLOW);
 	if (!(copies & RADIX_R_DEVICE) && !(parent & (RADIX_R_DEVICE | RADIX_R_HOST)))
 		copies &= (uint16_t)~RADIX_R_HOST;
-	return copies & RADIX_R_COPIES;
+	return copies & (RADIX_R_COPIES | RADIX_R_HOLLOW);
 }
 
 /* What hangs below an entry that is no member begins islands, where there are such. */
@@ -52,9 +52,9 @@ static bool admit(struct radix_recovery *rc, uint32_t entry)
 	if (parent != RADIX_NONE) {
 		uint16_t copies = copies_below(*f, rc->flags[parent]);
 
-		if (copies != (*f & RADIX_R_COPIES))
+		if (copies != (*f & (RADIX_R_COPIES | RADIX_R_HOLLOW)))
 			*f |= RADIX_R_MEND;
-		*f = (uint16_t)((*f & ~RADIX_R_COPIES) | copies);
+		*f = (uint16_t)((*f & ~(RADIX_R_COPIES | RADIX_R_HOLLOW)) | copies);
 		if (!copies) {
 			*f &= (uint16_t)~RADIX_R_WHOLE;
 			radix_r_lose(rc, RADIX_DAMAGE_COPY);
@@ -158,11 +158,15 @@ static int block_add(struct radix_recovery *rc, uint32_t node, uint32_t entry, u
 	const struct radix_root *root = &ix->roots[e->root];
 	uint16_t f = rc->flags[entry];
 	const void *key = radix_table_key(&ix->table, entry);
+	uint32_t ref = f & RADIX_R_DEVICE ? radix_entry_slot(e) : entry;
 
-	if (radix_edge_append(&ix->slab, radix_node(ix, node), root->g, key,
-			      f & RADIX_R_DEVICE ? radix_entry_slot(e) : entry,
+	if (f & RADIX_R_HOLLOW)
+		ref = entry | RADIX_REF_HOLLOW;
+	if (radix_edge_append(&ix->slab, radix_node(ix, node), root->g, key, ref,
 			      rc->use[entry] >> 1) < 0)
 		return -ENOMEM;
+	if (f & RADIX_R_HOLLOW)
+		radix_win_found(ix, node);
 	ix->where_node[entry] = node;
 	ix->where_idx[entry] = i;
 	if (radix_has_tiers(ix)) {
@@ -225,6 +229,7 @@ static void children_put(struct radix_index *ix)
 		}
 		radix_map_put(&ix->children, radix_node(ix, i)->address, i);
 		radix_leaf_queue(ix, i);
+		radix_win_queue(ix, i);
 	}
 }
 

@@ -4,6 +4,7 @@
 #include "radix/table.h"
 
 #include "radix/crash.h"
+#include "radix/windows.h"
 
 void radix_table_init(struct radix_table *t, const struct radix_ground *ground)
 {
@@ -161,6 +162,12 @@ void radix_table_device_clear(struct radix_table *t, uint32_t entry)
 {
 	radix_retract(&t->v[entry].device, radix_table_device(t, entry, RADIX_NONE, 0));
 	radix_crash_point("table_device_cleared");
+}
+
+void radix_table_hollow(struct radix_table *t, uint32_t entry)
+{
+	radix_retract(&t->v[entry].device, radix_table_device(t, entry, RADIX_HOLLOW, 0));
+	radix_crash_point("table_hollow");
 }
 
 void radix_table_host_set(struct radix_table *t, uint32_t entry, uint32_t host_slot)

@@ -42,7 +42,7 @@ struct radix_entry {
 	uint64_t check; /* over everything that identifies: see table.c */
 	uint64_t generation;
 	uint64_t parent; /* word: entry, or RADIX_NONE */
-	uint64_t device; /* word: slot, or RADIX_NONE */
+	uint64_t device; /* word: slot, or RADIX_NONE; RADIX_HOLLOW, whose generation counts as 0 */
 	uint64_t host;   /* word: host slot, or RADIX_NONE; its generation counts as 0 */
 	uint64_t key;    /* handle of its cell */
 	/* latest tick of a lease that ended here, or below with blocks that are gone, << 1; | 1: a
@@ -145,7 +145,7 @@ static inline uint32_t radix_word_number(uint64_t word)
 	return (uint32_t)(word >> 32);
 }
 
-/* Of a member: its words are whole. */
+/* Of a member: its words are whole.  The device's may be RADIX_HOLLOW. */
 static inline uint32_t radix_entry_slot(const struct radix_entry *e)
 {
 	return radix_word_number(e->device);
@@ -212,6 +212,8 @@ static inline uint64_t radix_table_host(const struct radix_table *t, uint32_t en
 void radix_table_device_set(struct radix_table *t, uint32_t entry, uint32_t slot,
 			    uint64_t slot_generation, bool exact);
 void radix_table_device_clear(struct radix_table *t, uint32_t entry);
+/* A block whose only copy is there has none any more, and is hollow. */
+void radix_table_hollow(struct radix_table *t, uint32_t entry);
 void radix_table_host_set(struct radix_table *t, uint32_t entry, uint32_t host_slot);
 void radix_table_host_clear(struct radix_table *t, uint32_t entry);
 void radix_table_redis_set(struct radix_table *t, uint32_t entry, bool there);

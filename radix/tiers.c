@@ -221,8 +221,14 @@ static bool room_step(struct room *r)
 		return true;
 	}
 	if (node == RADIX_NONE) {
-		r->ret->dry = true;
-		return false;
+		/* what went may have been why others were in a window */
+		r->ret->dry = r->tier != RADIX_TIER_DEVICE ||
+			      (!radix_win_free(ix, 1) && !radix_win_squeeze(ix));
+		return !r->ret->dry;
+	}
+	if (r->tier == RADIX_TIER_DEVICE && radix_win_dead(ix, node)) {
+		radix_win_sweep(ix);
+		return true;
 	}
 	low = radix_low(ix, node);
 	i = radix_low_stop(radix_node(ix, node), low, r->tier) - 1;
@@ -261,12 +267,19 @@ void radix_make_room(struct radix_index *ix, enum radix_tier tier, uint32_t want
 	if (!radix_has_tiers(ix) || tier == RADIX_TIER_REDIS ||
 	    (tier == RADIX_TIER_HOST && !ix->host.n)) {
 		if (tier == RADIX_TIER_DEVICE)
-			ret->freed = radix_leaves_evict(ix, want, RADIX_REMOVE_CAPACITY);
+			ret->freed = radix_win_free(ix, want);
+		if (tier == RADIX_TIER_DEVICE && ret->freed < want)
+			ret->freed += radix_leaves_evict(ix, want - ret->freed,
+							 RADIX_REMOVE_CAPACITY);
+		radix_win_sweep(ix);
 		ret->dry = ret->freed < want;
 		return;
 	}
+	if (tier == RADIX_TIER_DEVICE)
+		ret->freed = radix_win_free(ix, want);
 	while (ret->freed + ret->started + ret->coming < want && room_step(&r))
 		ret->freed = (uint32_t)(radix_free_slots(ix, tier) - before);
+	radix_win_sweep(ix);
 	if (r.spare != RADIX_NONE)
 		radix_slots_free(&ix->host, r.spare);
 }
@@ -332,8 +345,9 @@ int radix_copy_begin(struct radix_index *ix, struct radix_member block, enum rad
 
 	if (!e)
 		return RADIX_E_NOTFOUND;
-	if (to <= radix_tier_of(e) || (to == RADIX_TIER_HOST ? !ix->host.n : !ix->redis) ||
-	    has_copy(e, to) || e->moving & 1u << to)
+	if (radix_entry_slot(e) == RADIX_HOLLOW || to <= radix_tier_of(e) ||
+	    (to == RADIX_TIER_HOST ? !ix->host.n : !ix->redis) || has_copy(e, to) ||
+	    e->moving & 1u << to)
 		return RADIX_E_STATE;
 	if (to == RADIX_TIER_HOST) {
 		dst = radix_slots_take(&ix->host, RADIX_OWNER_DAEMON);

@@ -141,6 +141,8 @@ static void unqueue(struct radix_index *ix, uint32_t node)
 		radix_low_unqueue(ix, node);
 	else
 		radix_queue_remove(&ix->queue, &ix->nodes, node);
+	if (ix->nodes.windows)
+		radix_queue_remove(&ix->windows, &ix->nodes, node);
 }
 
 /* ---- split ----------------------------------------------------------------------------------- */
@@ -217,6 +219,7 @@ int radix_split(struct radix_index *ix, uint32_t node, uint32_t at, uint32_t *re
 		radix_low_settle(ix, upper);
 		radix_low_settle(ix, node);
 	}
+	radix_win_cut(ix, node, at, upper);
 	*ret_upper = upper;
 	return 0;
 }
@@ -242,6 +245,7 @@ bool radix_merge(struct radix_index *ix, uint32_t node)
 	radix_child_unlink(ix, child);
 	if (radix_has_tiers(ix))
 		radix_low_join(ix, node, child, before);
+	radix_win_join(ix, node, child, before);
 	n->first_child = c->first_child;
 	n->n_child = c->n_child;
 	for (uint32_t i = n->first_child; i != RADIX_NONE; i = radix_node(ix, i)->next_sib)
@@ -260,6 +264,7 @@ bool radix_merge(struct radix_index *ix, uint32_t node)
 		radix_low_settle(ix, node);
 	else
 		radix_leaf_queue(ix, node);
+	radix_win_queue(ix, node);
 	return true;
 }
 
@@ -317,7 +322,7 @@ static void copies_remove(struct radix_index *ix, uint32_t entry, uint32_t key_l
 	    (reason == RADIX_REMOVE_CAPACITY || reason == RADIX_REMOVE_DROPPED))
 		radix_ghost_add(&ix->ghost, ix->fingerprint[entry]);
 	radix_table_remove(&ix->table, entry, key_len);
-	if (slot != RADIX_NONE)
+	if (slot < ix->slots.n)
 		radix_slots_release(&ix->slots, slot);
 	if (host_slot != RADIX_NONE) {
 		radix_bonus_remove(&ix->bonus, host_slot);
@@ -333,7 +338,7 @@ void radix_tail_remove(struct radix_index *ix, uint32_t node, uint32_t n_blocks,
 	struct radix_node *n = radix_node(ix, node);
 	struct radix_root *root = &ix->roots[n->root];
 	uint32_t root_number = n->root;
-	uint32_t to = n->n_blocks - n_blocks, run;
+	uint32_t to = n->n_blocks - n_blocks, run, hollow = 0;
 	bool digest = root->config.mode == RADIX_KEYS_DIGEST;
 	const struct radix_low *low = radix_has_tiers(ix) ? radix_low(ix, node) : NULL;
 	uint32_t entry = radix_entry_in(ix, n, low, n->n_blocks - 1), before;
@@ -342,6 +347,7 @@ void radix_tail_remove(struct radix_index *ix, uint32_t node, uint32_t n_blocks,
 	for (uint32_t i = n->n_blocks; i-- > to; entry = before) {
 		uint32_t slot = *radix_edge_ref(n, root->g, i);
 
+		hollow += slot >> 31;
 		before = radix_entry_parent(&ix->table.v[entry]);
 		remove_ahead(ix, n, low, i, to, digest);
 		if (before != RADIX_NONE)
@@ -356,11 +362,13 @@ void radix_tail_remove(struct radix_index *ix, uint32_t node, uint32_t n_blocks,
 			continue;
 		}
 		radix_table_remove(&ix->table, entry, root->g.key_len);
-		radix_slots_free(&ix->slots, slot);
+		if (radix_likely(!(slot & RADIX_REF_HOLLOW)))
+			radix_slots_free(&ix->slots, slot);
 	}
 	ix->removed[reason] += n_blocks;
 	ix->removed_total += n_blocks;
 	root->n_blocks -= n_blocks;
+	radix_win_trim(ix, node, to, hollow);
 	if (to == 0) {
 		if (low)
 			radix_low_trim(ix, node, 0);
@@ -369,6 +377,7 @@ void radix_tail_remove(struct radix_index *ix, uint32_t node, uint32_t n_blocks,
 		return;
 	}
 	radix_edge_trim(&ix->slab, n, root->g, to);
+	radix_win_settle(ix, node);
 	if (low)
 		radix_low_trim(ix, node, to);
 	else if (n->heap_pos != RADIX_NONE)

@@ -70,7 +70,9 @@ static int verify_block(struct radix_verify *v, uint32_t node, uint32_t i, uint3
 	uint32_t entry = ref;
 	int bad;
 
-	if (slot != RADIX_NONE)
+	if (slot == RADIX_HOLLOW)
+		entry = ref & ~RADIX_REF_HOLLOW;
+	else if (slot != RADIX_NONE)
 		entry = slot < ix->slots.n ? ix->slots.entry[slot] : RADIX_NONE;
 	if (entry >= ix->table.n)
 		return radix_verify_fail(v, 4, "block without entry, edge", node, "block", i);
@@ -147,9 +149,8 @@ static int verify_queued(struct radix_verify *v, uint32_t node)
 		const struct radix_queue *q = radix_queue_of(ix, t);
 		const struct radix_low *low = radix_has_tiers(ix) ? radix_low(ix, node) : NULL;
 		uint32_t at = radix_queue_pos(q, &ix->nodes, node);
-		uint32_t start = low ? radix_low_start(low, t) : 0;
 		uint32_t stop = low ? radix_low_stop(n, low, t) : n->n_blocks;
-		bool leaf = low ? radix_low_is_leaf(n, low, t) && stop > start : !n->n_child;
+		bool leaf = low ? radix_low_has_victim(ix, node, t) : !n->n_child;
 		uint32_t held = low ? radix_low_protected(ix, node) : radix_pinned_to(n);
 		uint64_t tick;
 
@@ -217,6 +218,8 @@ static int verify_edge(struct radix_verify *v, uint32_t node, uint32_t parent, u
 	v->edges++;
 	bad = verify_runs(v, node);
 	if (!bad)
+		bad = radix_verify_window(v, node);
+	if (!bad)
 		bad = verify_pins(v, node);
 	if (!bad && radix_has_tiers(ix))
 		bad = radix_verify_kids(v, node);
@@ -271,6 +274,7 @@ static int verify_totals(struct radix_verify *v)
 	uint64_t members = ix->slots.count[RADIX_SLOT_READY] + ix->slots.count[RADIX_SLOT_LEAVING];
 	uint64_t removed = 0;
 
+	members += ix->n_hollow;
 	if (radix_has_tiers(ix))
 		members += ix->tier[RADIX_TIER_HOST] + ix->tier[RADIX_TIER_REDIS];
 	if (v->blocks != members || v->blocks != ix->table.n_ready)
@@ -324,5 +328,7 @@ int radix_verify(const struct radix_index *ix, char *why, size_t why_len)
 		bad = verify_totals(&v);
 	if (!bad && radix_has_tiers(ix))
 		bad = radix_verify_tier_totals(&v);
+	if (!bad)
+		bad = radix_verify_windows(&v);
 	return bad ? bad : radix_verify_kept(&v);
 }

@@ -15,6 +15,8 @@ struct radix_verify {
 	uint64_t edge_pins;
 	uint64_t tier[RADIX_N_TIERS]; /* blocks by their highest copy */
 	uint64_t bonus;
+	uint64_t hollow;
+	uint64_t in_windows; /* edges queued for blocks outside of all windows */
 };
 
 /* Writes the sentence; returns `number`. */
@@ -27,6 +29,9 @@ int radix_verify_copies(struct radix_verify *v, uint32_t node, uint32_t i, uint3
 int radix_verify_ends(struct radix_verify *v, uint32_t node);
 int radix_verify_kids(struct radix_verify *v, uint32_t node);
 int radix_verify_tier_totals(struct radix_verify *v);
+/* 28, 29: roots with a window; of an edge, and in all. */
+int radix_verify_window(struct radix_verify *v, uint32_t node);
+int radix_verify_windows(struct radix_verify *v);
 /* 24 to 27: what a restart relies on; of a member, and in all. */
 int radix_verify_words(struct radix_verify *v, uint32_t entry);
 int radix_verify_cell(struct radix_verify *v, uint32_t entry);

@@ -9,7 +9,7 @@ int radix_verify_words(struct radix_verify *v, uint32_t entry)
 	const struct radix_index *ix = v->ix;
 	const struct radix_entry *e = &ix->table.v[entry];
 	uint32_t slot = radix_entry_slot(e);
-	uint64_t generation = slot == RADIX_NONE ? 0 : ix->slots.generation[slot];
+	uint64_t generation = slot < ix->slots.n ? ix->slots.generation[slot] : 0;
 
 	if (e->device != radix_table_device(&ix->table, entry, slot, generation))
 		return radix_verify_fail(v, 24, "device word is wrong, entry", entry, "slot", slot);

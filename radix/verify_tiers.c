@@ -54,6 +54,9 @@ int radix_verify_copies(struct radix_verify *v, uint32_t node, uint32_t i, uint3
 	if (radix_entry_host(e) >= ix->host.n || ix->host.entry[radix_entry_host(e)] != entry)
 		return radix_verify_fail(v, 16, "host slot does not point back, entry", entry,
 					 "slot", radix_entry_host(e));
+	if (radix_entry_slot(e) == RADIX_HOLLOW)
+		return radix_verify_fail(v, 28, "a hollow block has a host copy, entry", entry,
+					 "slot", radix_entry_host(e));
 	bonus = t == RADIX_TIER_DEVICE &&
 		slot_state(&ix->slots, radix_entry_slot(e)) == RADIX_SLOT_READY;
 	if (bonus != (ix->bonus.tick[radix_entry_host(e)] != 0))
@@ -85,7 +88,8 @@ static int verify_leaving(struct radix_verify *v, uint32_t node, enum radix_tier
 		return radix_verify_fail(v, 18, "blocks leave that may not, edge", node, "tier", t);
 	for (uint32_t i = start; i < end; i++) {
 		const struct radix_entry *e = &ix->table.v[radix_entry_at(ix, node, i)];
-		bool leaves = slot_state(s, radix_slot_in(e, t)) == RADIX_SLOT_LEAVING;
+		bool leaves = radix_slot_in(e, t) < s->n &&
+			      slot_state(s, radix_slot_in(e, t)) == RADIX_SLOT_LEAVING;
 		bool clean = b == RADIX_TIER_HOST ? radix_entry_host(e) != RADIX_NONE
 						  : radix_entry_redis(e);
 
@@ -178,7 +182,7 @@ int radix_verify_tier_totals(struct radix_verify *v)
 	if (removed != ix->removed_total)
 		return radix_verify_fail(v, 14, "removals by tier", removed, "in all",
 					 ix->removed_total);
-	if (ix->tier[RADIX_TIER_REDIS] > ix->redis_budget)
+	if (ix->tier[RADIX_TIER_REDIS] + ix->n_hollow > ix->redis_budget)
 		return radix_verify_fail(v, 21, "Redis-only members", ix->tier[RADIX_TIER_REDIS],
 					 "at most", ix->redis_budget);
 	return 0;

@@ -45,6 +45,7 @@ static struct radix_root_config root_config(const struct lives *l, uint32_t i)
 		.ns = 3 + i,
 		.tenant = 5,
 		.user = i,
+		.window = i ? 0 : l->shape->window,
 	};
 }
 
@@ -115,10 +116,15 @@ static void op_open(struct lives *l, struct lives_lease *s)
 		radix_match(l->ix, &at, key, 1, NULL, &m);
 		if (!m.n_device)
 			break;
+		/* now and then hollow blocks are computed anew */
+		if (l->shape->window && radix_place_hollow(l->ix, &m.end) && chance(l, 20))
+			break;
 		at = m.end;
 	}
 	while (n)
 		s->path[s->n++] = path[--n];
+	if (l->shape->window)
+		s->pin.window = chance(l, 80);
 	radix_pin_take(l->ix, &s->pin, &at);
 	called(l);
 }

@@ -24,7 +24,8 @@ struct lives_shape {
 	uint32_t n_slots, n_host, budget;
 	bool redis;
 	uint32_t n_ghosts;
-	bool coded; /* half of what comes up has other bytes */
+	bool coded;      /* half of what comes up has other bytes */
+	uint32_t window; /* of the first root; 0: none.  Such shapes need a budget */
 };
 
 struct lives_lease {

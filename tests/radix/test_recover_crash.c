@@ -26,9 +26,15 @@ enum {
 };
 
 static const struct lives_shape shapes[] = {
-	{ RADIX_KEYS_TOKENS, 14, 0, 0, false, 0 }, { RADIX_KEYS_DIGEST, 14, 0, 0, false, 0 },
-	{ RADIX_KEYS_TOKENS, 9, 8, 6, true, 8 },   { RADIX_KEYS_DIGEST, 9, 8, 6, true, 8 },
-	{ RADIX_KEYS_TOKENS, 9, 8, 0, false, 0 },  { RADIX_KEYS_TOKENS, 9, 8, 6, true, 8, true },
+	{ RADIX_KEYS_TOKENS, 14, 0, 0, false, 0 },
+	{ RADIX_KEYS_DIGEST, 14, 0, 0, false, 0 },
+	{ RADIX_KEYS_TOKENS, 9, 8, 6, true, 8 },
+	{ RADIX_KEYS_DIGEST, 9, 8, 6, true, 8 },
+	{ RADIX_KEYS_TOKENS, 9, 8, 0, false, 0 },
+	{ RADIX_KEYS_TOKENS, 9, 8, 6, true, 8, true },
+	{ RADIX_KEYS_TOKENS, 9, 0, 12, false, 0, false, 2 },
+	{ RADIX_KEYS_DIGEST, 7, 6, 14, true, 8, false, 2 },
+	{ RADIX_KEYS_TOKENS, 7, 6, 14, true, 8, true, 2 },
 };
 
 /* What a restart finds. */
@@ -202,15 +208,17 @@ static void check_entry(const struct known *a, const struct known *b, const stru
 	EITHER(root);
 	EITHER(parent);
 	MAY(x->v[i].slot == a->v[i].slot || x->v[i].slot == b->v[i].slot ||
-	    x->v[i].slot == RADIX_NONE);
+	    x->v[i].slot == RADIX_NONE || x->v[i].slot == RADIX_HOLLOW);
 	/* a copy is never taken for exact that was not, nor for changed when it was not */
-	MAY(x->v[i].slot == RADIX_NONE || x->v[i].slot != a->v[i].slot ||
+	MAY(x->v[i].slot >= RADIX_HOLLOW || x->v[i].slot != a->v[i].slot ||
 	    x->v[i].exact == a->v[i].exact);
-	MAY(x->v[i].slot == RADIX_NONE || x->v[i].slot == a->v[i].slot ||
+	MAY(x->v[i].slot >= RADIX_HOLLOW || x->v[i].slot == a->v[i].slot ||
 	    x->v[i].exact == b->v[i].exact);
 	MAY(x->v[i].host == a->v[i].host || x->v[i].host == b->v[i].host ||
 	    x->v[i].host == RADIX_NONE);
-	MAY(x->v[i].redis == a->v[i].redis || x->v[i].redis == b->v[i].redis || !x->v[i].redis);
+	/* what arrives there and finds no place in the table goes in the same call */
+	MAY(x->v[i].redis == a->v[i].redis || x->v[i].redis == b->v[i].redis ||
+	    !x->v[i].redis || !after);
 	MAY(!x->v[i].kind || (x->v[i].kind == a->v[i].kind && x->v[i].sum == a->v[i].sum) ||
 	    (x->v[i].kind == b->v[i].kind && x->v[i].sum == b->v[i].sum));
 	/* a copy that came to host memory has what tells it from a corrupt one, if it is known */

@@ -21,6 +21,9 @@ static const struct lives_shape shapes[] = {
 	{ RADIX_KEYS_DIGEST, 30, 0, 0, false, 0 },
 	{ RADIX_KEYS_TOKENS, 12, 12, 8, true, 8 },
 	{ RADIX_KEYS_DIGEST, 12, 12, 8, true, 8 },
+	{ RADIX_KEYS_TOKENS, 14, 0, 20, false, 0, false, 2 },
+	{ RADIX_KEYS_DIGEST, 14, 0, 20, false, 0, false, 2 },
+	{ RADIX_KEYS_TOKENS, 10, 8, 24, true, 8, false, 2 },
 };
 
 static uint64_t fresh_seed, rng;
@@ -278,7 +281,7 @@ START_TEST(one_bit_of_what_an_entry_names)
 		MAY(!is_member(i), i);
 		MAY(w.r.r.damaged[RADIX_DAMAGE_CHECK] == 1, i);
 		whole_again();
-		if (slot == RADIX_NONE)
+		if (slot >= w.shape->n_slots)
 			continue;
 		w.what = "slot's generation";
 		w.at = slot;

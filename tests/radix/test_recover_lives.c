@@ -18,8 +18,12 @@ static const struct lives_shape shapes[] = {
 	{ RADIX_KEYS_DIGEST, 24, 0, 0, false, 0 },
 	{ RADIX_KEYS_TOKENS, 12, 10, 8, true, 8 }, /* all tiers */
 	{ RADIX_KEYS_DIGEST, 12, 10, 8, true, 8 },
-	{ RADIX_KEYS_TOKENS, 14, 12, 0, false, 0 }, /* no Redis */
-	{ RADIX_KEYS_DIGEST, 12, 0, 12, true, 0 },  /* no host tier */
+	{ RADIX_KEYS_TOKENS, 14, 12, 0, false, 0 },           /* no Redis */
+	{ RADIX_KEYS_DIGEST, 12, 0, 12, true, 0 },            /* no host tier */
+	{ RADIX_KEYS_TOKENS, 12, 0, 30, false, 0, false, 2 }, /* windows */
+	{ RADIX_KEYS_DIGEST, 12, 0, 30, false, 0, false, 3 },
+	{ RADIX_KEYS_TOKENS, 8, 8, 30, true, 8, false, 2 },
+	{ RADIX_KEYS_DIGEST, 8, 8, 30, true, 8, false, 1 },
 };
 
 static uint64_t fresh_seed;
