@@ -67,11 +67,8 @@ struct radix_index_config {
 	uint32_t n_slots;                /* device slots, >= 1 */
 	uint32_t n_host;                 /* host slots; 0: no such tier */
 	bool redis, coded;  /* Redis is below them; what lies below the device is coded */
-	uint32_t n_entries; /* block table capacity, >= n_slots + n_host, < 2^31; what is
-					    left bounds the members that only Redis has, and those
-					    that are hollow (radix/windows.h) */
-	/* so many of the members that left last are remembered: who commits one again used it a
-	   second time (RADIX_ROOM_SECOND_USE); 0: none.  Only with lower tiers */
+	uint32_t n_entries; /* n_slots + n_host to 2^31; the rest: in Redis only, or hollow */
+	/* members that left last, remembered: a second use (RADIX_ROOM_SECOND_USE); with tiers */
 	uint32_t n_ghosts;
 	uint64_t secret[2];    /* per boot; keys every table address */
 	uint64_t *generations; /* [n_slots], the caller's (workers map it read-only); NULL: own */
@@ -134,9 +131,7 @@ struct radix_pin {
 	struct radix_list link; /* on the edge's list of pins */
 	struct radix_place at;
 	uint32_t island_start; /* depth at which the pinned path begins; 0 for rooted paths */
-	/* said before it is taken; in a root with a window: of the blocks before `at` only those in
-	   the window keep their slots, though all stay members */
-	bool window;
+	bool window; /* set before it is taken: only slots of the window before `at` are kept */
 };
 
 void radix_pin_take(struct radix_index *ix, struct radix_pin *pin, const struct radix_place *at);

@@ -274,18 +274,6 @@ uint32_t radix_leaves_evict(struct radix_index *ix, uint32_t want, enum radix_re
 /* With them: takes up to n coldest members, highest tier first, with what hangs below them. */
 uint32_t radix_tiers_evict(struct radix_index *ix, uint32_t n, enum radix_remove_reason reason);
 
-/* What roots with windows need.  Return: 0, -ENOMEM (unchanged). */
-radix_nodiscard int radix_win_enable(struct radix_index *ix);
-/* Hollow blocks at the end of the edge, from `keep` on, go.  Returns how many. */
-uint32_t radix_win_bury(struct radix_index *ix, uint32_t node, uint32_t keep);
-/*
- * No block can leave the device, and hollow ones with copies of others behind them may be why: the
- * oldest such go with those.  False: there are none, or they are held.
- */
-bool radix_win_squeeze(struct radix_index *ix);
-/* Members that may be hollow. */
-uint64_t radix_win_max(const struct radix_index *ix);
-
 /* Records in ix->log, which must be there. */
 void radix_log_stored(const struct radix_index *ix, uint32_t entry, uint32_t position);
 /* Its highest copy was in `from`. */

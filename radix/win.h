@@ -46,6 +46,18 @@ bool radix_win_dead(const struct radix_index *ix, uint32_t node);
 /* Of the last `n` blocks of the edge, how many at its end have a slot. */
 uint32_t radix_win_full(const struct radix_index *ix, uint32_t node, uint32_t n);
 
+/* What roots with windows need.  Return: 0, -ENOMEM (unchanged). */
+radix_nodiscard int radix_win_enable(struct radix_index *ix);
+/* Hollow blocks at the end of the edge, from `keep` on, go.  Returns how many. */
+uint32_t radix_win_bury(struct radix_index *ix, uint32_t node, uint32_t keep);
+/*
+ * No block can leave the device, and hollow ones with copies of others behind them may be why: the
+ * oldest such go with those.  False: there are none, or they are held.
+ */
+bool radix_win_squeeze(struct radix_index *ix);
+/* Members that may be hollow. */
+uint64_t radix_win_max(const struct radix_index *ix);
+
 /* ---- changes of the tree: no-ops in an edge of another root */
 
 /* The pin stands on its edge, or is about to be taken away: its ancestors know. */

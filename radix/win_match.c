@@ -77,7 +77,7 @@ static struct radix_place place_of(const struct back *b, const struct radix_plac
 	return p;
 }
 
-/* The longest part of the path to `end` whose last blocks, as many as the window has, have copies. */
+/* The longest part of the path to `end` whose window has copies. */
 static struct radix_place within_window(const struct radix_index *ix, const struct radix_place *end,
 					uint32_t window)
 {

@@ -217,8 +217,8 @@ static void check_entry(const struct known *a, const struct known *b, const stru
 	MAY(x->v[i].host == a->v[i].host || x->v[i].host == b->v[i].host ||
 	    x->v[i].host == RADIX_NONE);
 	/* what arrives there and finds no place in the table goes in the same call */
-	MAY(x->v[i].redis == a->v[i].redis || x->v[i].redis == b->v[i].redis ||
-	    !x->v[i].redis || !after);
+	MAY(x->v[i].redis == a->v[i].redis || x->v[i].redis == b->v[i].redis || !x->v[i].redis ||
+	    !after);
 	MAY(!x->v[i].kind || (x->v[i].kind == a->v[i].kind && x->v[i].sum == a->v[i].sum) ||
 	    (x->v[i].kind == b->v[i].kind && x->v[i].sum == b->v[i].sum));
 	/* a copy that came to host memory has what tells it from a corrupt one, if it is known */

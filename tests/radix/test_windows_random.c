@@ -134,7 +134,7 @@ static void list_make(const struct lives *l, struct list *t)
 		t->v[i].loose = t->v[i].member && is_loose(l, t, i);
 }
 
-/* A call may take away leaves first, so that what it makes hollow is outside of windows only then. */
+/* A call may take away leaves first: what it makes hollow may be outside of windows only then. */
 static void check_hollowed(const struct lives *l, const struct list *now)
 {
 	for (uint32_t i = 0; i < now->n; i++) {
