@@ -133,7 +133,8 @@ int gpu_devices_pin(const struct gpu_devices *d, void *p, uint64_t len)
 	int r = d->v[0]->ops->host_pin(d->v[0], p, len);
 
 	for (uint32_t i = 1; r == 0 && i < d->n; i++)
-		r = gpu_cuda_host_know(d->v[i], p, len);
+		r = d->v[i]->ops->kind == GPU_KIND_CUDA ? gpu_cuda_host_know(d->v[i], p, len)
+							: d->v[i]->ops->host_pin(d->v[i], p, len);
 	if (r < 0)
 		gpu_devices_unpin(d, p);
 	return r;
