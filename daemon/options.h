@@ -37,10 +37,11 @@ enum prefixd_option_type {
 };
 
 enum {
-	PREFIXD_OPT_RELOAD = 1, /* SIGHUP applies it; others need a restart */
-	PREFIXD_OPT_AUTO = 2,   /* "auto" is a value too */
-	PREFIXD_OPT_HTTP = 4,   /* a TEXT that daemon/http.h checks */
-	PREFIXD_OPT_REDIS = 8,  /* a TEXT that daemon/redis.h checks */
+	PREFIXD_OPT_RELOAD = 1,  /* SIGHUP applies it; others need a restart */
+	PREFIXD_OPT_AUTO = 2,    /* "auto" is a value too */
+	PREFIXD_OPT_HTTP = 4,    /* a TEXT that daemon/http.h checks */
+	PREFIXD_OPT_REDIS = 8,   /* a TEXT that daemon/redis.h checks */
+	PREFIXD_OPT_DEVICE = 16, /* a TEXT that names a back end of gpu/ */
 };
 
 enum prefixd_option_id {

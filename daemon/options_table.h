@@ -21,10 +21,11 @@
 	  "ADDRESS",                                                                               \
 	  "where to serve /metrics, /healthz and /readyz: unix://PATH (with the mode of "          \
 	  "socket-mode), 127.0.0.1:PORT or [::1]:PORT; empty: nowhere")                            \
-	X(device, uint64_t, "device", "memory", PREFIXD_CHOICE, "auto", 0, 0, 0,                   \
-	  "auto|host|sim|cuda",                                                                    \
-	  "where the blocks lie: host memory shared with workers, or a simulated device; "         \
-	  "auto takes host, cuda is not in this version")                                          \
+	X(device, const char *, "device", "memory", PREFIXD_TEXT, "auto", 0, 700,                  \
+	  PREFIXD_OPT_DEVICE, "auto|host|sim|cuda|cuda:UUID,...",                                  \
+	  "where the blocks lie: host memory shared with workers, a simulated device, or GPUs, "   \
+	  "all of them or those listed, of which the first has the blocks of workers without "     \
+	  "stripes, and that of number R the pieces of rank R; auto takes host")                   \
 	X(pool_blocks, uint64_t, "pool-blocks", "memory", PREFIXD_COUNT, "auto", 1, 0xfffffffe,    \
 	  PREFIXD_OPT_AUTO, "N",                                                                   \
 	  "slots of each pool (one pool per block size); auto: as many as pool-bytes holds")       \

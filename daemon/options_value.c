@@ -172,6 +172,21 @@ static int range_parse(const struct prefixd_option *opt, const char *text, uint6
 	return 0;
 }
 
+/* Only whether it can be one; whether there are such GPUs, their driver says. */
+static int device_check(const struct prefixd_option *opt, const char *text, char *why,
+			size_t why_len)
+{
+	static const char *const names[] = { "auto", "host", "sim", "cuda" };
+	static const char of_list[] = "0123456789abcdefABCDEFGPUMIgpumi-,";
+
+	for (size_t i = 0; i < radix_array_size(names); i++)
+		if (strcmp(text, names[i]) == 0)
+			return 0;
+	if (strncmp(text, "cuda:", 5) == 0 && text[5] && text[5 + strspn(text + 5, of_list)] == 0)
+		return 0;
+	return refuse(why, why_len, "%s: '%s' is not one of %s", opt->name, text, opt->hint);
+}
+
 static int choice_parse(const struct prefixd_option *opt, const char *text, uint64_t *ret,
 			char *why, size_t why_len)
 {
@@ -261,6 +276,8 @@ int prefixd_option_parse(const struct prefixd_option *opt, const char *text,
 			return refuse(why, why_len, "%s: longer than %llu bytes", opt->name,
 				      (unsigned long long)opt->max);
 		ret->number = 0;
+		if (opt->flags & PREFIXD_OPT_DEVICE)
+			return device_check(opt, text, why, why_len);
 		if (opt->flags & PREFIXD_OPT_HTTP)
 			return prefixd_http_address_check(text, why, why_len);
 		if ((opt->flags & PREFIXD_OPT_REDIS) && text[0])

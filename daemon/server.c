@@ -321,11 +321,6 @@ static void libevent_fatal(int err)
 	abort();
 }
 
-static const char *choice_text(enum prefixd_option_id id, const struct prefixd_options *o)
-{
-	return o->values[id].text;
-}
-
 static int engine_start(struct prefixd_server *s, char *why, size_t why_len)
 {
 	const struct prefixd_options *o = s->options;
@@ -426,7 +421,7 @@ static int server_start(struct prefixd_server *s, char *why, size_t why_len)
 	r = loop_start(s, why, why_len);
 	if (r < 0)
 		return r;
-	r = prefixd_pools_init(&s->pools, choice_text(PREFIXD_OPTION_device, o), why, why_len);
+	r = prefixd_pools_init(&s->pools, o->device, why, why_len);
 	if (r < 0)
 		return r;
 	r = prefixd_notify_init(&s->notify, s->base, why, why_len);

@@ -128,16 +128,26 @@ void gpu_devices_close(struct gpu_devices *d)
 		gpu_close(d->v[--d->n]);
 }
 
+/* The first one registers it. */
+static int pin(struct gpu *g, void *p, uint64_t len, bool first)
+{
+	if (first || g->ops->kind != GPU_KIND_CUDA)
+		return g->ops->host_pin(g, p, len);
+	return gpu_cuda_host_know(g, p, len);
+}
+
 int gpu_devices_pin(const struct gpu_devices *d, void *p, uint64_t len)
 {
-	int r = d->v[0]->ops->host_pin(d->v[0], p, len);
+	for (uint32_t i = 0; i < d->n; i++) {
+		int r = pin(d->v[i], p, len, i == 0);
 
-	for (uint32_t i = 1; r == 0 && i < d->n; i++)
-		r = d->v[i]->ops->kind == GPU_KIND_CUDA ? gpu_cuda_host_know(d->v[i], p, len)
-							: d->v[i]->ops->host_pin(d->v[i], p, len);
-	if (r < 0)
-		gpu_devices_unpin(d, p);
-	return r;
+		if (r == 0)
+			continue;
+		while (i-- > 0)
+			d->v[i]->ops->host_unpin(d->v[i], p);
+		return r;
+	}
+	return 0;
 }
 
 void gpu_devices_unpin(const struct gpu_devices *d, void *p)
