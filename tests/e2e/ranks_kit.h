@@ -1,6 +1,6 @@
 /*
- * ranks_kit.h - for tests of pools with several ranks: a pool, the thread that copies its blocks, and
- * blocks whose pieces tell of which block and rank they are.
+ * ranks_kit.h - for tests of pools with several ranks: a pool, the thread that copies its blocks,
+ * and blocks whose pieces tell of which block and rank they are.
  *
  * One of each at a time: all tests run in processes of their own.
  */

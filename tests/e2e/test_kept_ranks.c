@@ -1,6 +1,6 @@
 /*
- * test_kept_ranks.c - the memory of several ranks outlives its pool: the keeper has all of it, and it
- * is taken back as a whole or not at all.
+ * test_kept_ranks.c - the memory of several ranks outlives its pool: the keeper has all of it, and
+ * it is taken back as a whole or not at all.
  *
  * With an argument it runs on that device: host, sim, cuda (four GPUs of the look-alike driver).
  */

@@ -1,6 +1,6 @@
 /*
- * test_ranks.c - the thread that copies blocks of several ranks: each piece arrives at its rank, and
- * one piece that fails fails the block.
+ * test_ranks.c - the thread that copies blocks of several ranks: each piece arrives at its rank,
+ * and one piece that fails fails the block.
  *
  * With an argument it runs on that device: host, sim, cuda (four GPUs of the look-alike driver).
  * Devices that refuse as told are the host's, one for each rank.

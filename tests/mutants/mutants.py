@@ -35,7 +35,7 @@ WATCHERS = {
     'daemon/redis': (('redis',), ('fuzz',)),
     'daemon/keep': (('keep',), ()),  # a suite of tests/e2e
 }
-KEPT = tuple('daemon/' + name for name in ('holder', 'inherit', 'keep', 'pools', 'region', 'restore', 'upgrade'))
+KEPT = tuple('daemon/' + name for name in ('carrier', 'holder', 'inherit', 'keep', 'pools', 'region', 'restore', 'upgrade'))
 SUITES = {'unit', 'fuzz', 'keep'}
 OPTIONS = ['-Doptimization=1', '-Ddebug=false', '-Dwerror=false']
 
