@@ -55,16 +55,52 @@ void replay_paths_make(struct replay_worker *w, const uint8_t *keys, uint32_t n,
 
 /* ---- blocks ---------------------------------------------------------------------------------- */
 
-static void check_slot(struct replay_worker *w, size_t request, uint32_t position, uint32_t slot,
-		       uint64_t reuse)
+/* Slots that are moved at once, where they have to be: together no longer than this, or one. */
+#define MOVE_BYTES (UINT64_C(1) << 20)
+
+static bool on_gpu(const struct replay_worker *w)
+{
+	return pfx_pool_device(w->ns, NULL) == PFX_DEVICE_CUDA;
+}
+
+/* Asked for each time: after a restart of the daemon the pool may be another one. */
+static size_t stride_of(const struct replay_worker *w)
+{
+	pfx_namespace_info info = { .struct_size = sizeof(info) };
+
+	(void)pfx_namespace_get(w->ns, &info); /* fails for NULL only */
+	return info.slot_stride;
+}
+
+static uint32_t at_once(uint32_t n, size_t stride)
+{
+	uint64_t most = MOVE_BYTES / stride;
+
+	return n <= most ? n : most ? (uint32_t)most : 1;
+}
+
+/* Where n slots side by side can be read; NULL: see slots_why(). */
+static const uint8_t *slots_get(struct replay_worker *w, uint32_t slot, uint32_t n, size_t stride)
+{
+	if (on_gpu(w))
+		return replay_mover_get(w->mover, w->ns, slot, n * stride);
+	return pfx_slot(w->ns, slot + n - 1) ? pfx_slot(w->ns, slot) : NULL;
+}
+
+static const char *slots_why(const struct replay_worker *w)
+{
+	return on_gpu(w) ? replay_mover_why(w->mover) : "it is outside the pool";
+}
+
+static void check_block(struct replay_worker *w, size_t request, uint32_t position, uint32_t slot,
+			const void *block, uint64_t reuse)
 {
 	size_t len = w->options->block_bytes;
-	const void *block = pfx_slot(w->ns, slot);
 	size_t same;
 
 	if (!block || pfx_slot_stale(w->ns, slot, reuse)) {
-		replay_error(w, "request %zu: block %u: slot %u %s", request, position, slot,
-			     block ? "was reused under the lease" : "is outside the pool");
+		replay_error(w, "request %zu: block %u: slot %u: %s", request, position, slot,
+			     block ? "it was reused under the lease" : slots_why(w));
 		return;
 	}
 	same = replay_content_check(block, len, w->paths[position]);
@@ -77,34 +113,78 @@ static void check_slot(struct replay_worker *w, size_t request, uint32_t positio
 	}
 }
 
+/* Slots side by side, block `position` in the first. */
+static void check_slots(struct replay_worker *w, size_t request, uint32_t position, pfx_run run,
+			uint64_t reuse)
+{
+	size_t stride = stride_of(w);
+	uint32_t n;
+
+	for (uint32_t at = 0; at < run.len; at += n) {
+		const uint8_t *p;
+
+		n = at_once(run.len - at, stride);
+		p = slots_get(w, run.start + at, n, stride);
+		for (uint32_t i = 0; i < n; i++)
+			check_block(w, request, position + at + i, run.start + at + i,
+				    p ? p + i * stride : NULL, reuse);
+	}
+}
+
 uint32_t replay_runs_check(struct replay_worker *w, size_t request, const pfx_match_result *m,
 			   uint32_t from)
 {
 	uint32_t position = 0;
 
-	for (uint32_t i = 0; i < m->n_runs; i++)
-		for (uint32_t k = 0; k < m->runs[i].len && position < m->n_device; k++) {
-			if (w->options->verify == REPLAY_VERIFY_ALL)
-				check_slot(w, request, from + position, m->runs[i].start + k,
-					   m->reuse);
-			position++;
-		}
+	for (uint32_t i = 0; i < m->n_runs && position < m->n_device; i++) {
+		pfx_run run = m->runs[i];
+
+		if (run.len > m->n_device - position)
+			run.len = m->n_device - position;
+		if (w->options->verify == REPLAY_VERIFY_ALL)
+			check_slots(w, request, from + position, run, m->reuse);
+		position += run.len;
+	}
 	return position;
+}
+
+/* Slots side by side; paths[0] is that of the first.  Return: false: they are not where they can
+ * be, or the GPU refused. */
+static bool fill_slots(struct replay_worker *w, pfx_run run, const uint64_t *paths)
+{
+	size_t stride = stride_of(w);
+	bool gpu = on_gpu(w);
+	uint32_t n;
+
+	for (uint32_t at = 0; at < run.len; at += n) {
+		uint32_t slot = run.start + at;
+		uint8_t *p;
+
+		n = at_once(run.len - at, stride);
+		if (gpu)
+			p = replay_mover_buffer(w->mover, w->ns, n * stride);
+		else
+			p = pfx_slot(w->ns, slot + n - 1) ? pfx_slot(w->ns, slot) : NULL;
+		for (uint32_t i = 0; p && i < n; i++)
+			replay_content_fill(p + i * stride, w->options->block_bytes, paths[at + i]);
+		if (!p || (gpu && replay_mover_put(w->mover, w->ns, slot, n * stride) < 0))
+			return false;
+	}
+	return true;
 }
 
 uint32_t replay_runs_fill(struct replay_worker *w, const pfx_reserve_result *res)
 {
 	uint32_t n = 0;
 
-	for (uint32_t i = 0; i < res->n_runs; i++)
-		for (uint32_t k = 0; k < res->runs[i].len && n < res->n; k++) {
-			void *block = pfx_slot(w->ns, res->runs[i].start + k);
+	for (uint32_t i = 0; i < res->n_runs && n < res->n; i++) {
+		pfx_run run = res->runs[i];
 
-			if (!block)
-				return n;
-			replay_content_fill(block, w->options->block_bytes,
-					    w->paths[res->first + n]);
-			n++;
-		}
+		if (run.len > res->n - n)
+			run.len = res->n - n;
+		if (!fill_slots(w, run, w->paths + res->first + n))
+			return n;
+		n += run.len;
+	}
 	return n;
 }

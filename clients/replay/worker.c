@@ -172,10 +172,13 @@ int replay_worker_main(const struct replay_job *job)
 		.trace = job->trace,
 		.stats = &job->shared->workers[job->worker],
 		.key_mode = replay_key_mode_of(job->options, job->trace),
+		.mover = replay_mover_new(),
 	};
 	struct rusage usage;
-	int r = connect_and_open(&w);
+	int r = w.mover ? connect_and_open(&w) : -ENOMEM;
 
+	if (!w.mover)
+		replay_error(&w, "no memory for a worker");
 	if (r == 0) {
 		sem_post(&job->shared->ready);
 		if (job->options->order == REPLAY_ORDER_TRACE)
@@ -186,6 +189,7 @@ int replay_worker_main(const struct replay_job *job)
 	w.stats->end_ns = replay_now_ns();
 	if (getrusage(RUSAGE_SELF, &usage) == 0)
 		w.stats->rss_kib = (uint64_t)usage.ru_maxrss;
+	replay_mover_free(w.mover);
 	pfx_close(w.client);
 	free(w.keys);
 	free(w.paths);

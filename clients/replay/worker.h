@@ -8,6 +8,7 @@
 #pragma once
 
 #include "clients/c/prefixd.h"
+#include "clients/replay/mover.h"
 #include "clients/replay/run.h"
 
 struct replay_worker {
@@ -18,6 +19,7 @@ struct replay_worker {
 	enum replay_key_mode key_mode;
 	pfx_client *client;
 	pfx_namespace *ns;
+	struct replay_mover *mover; /* for pools that lie on a GPU */
 	uint32_t tenant;
 	uint32_t key_len;
 	uint8_t *keys; /* of the running request, where they have to be made */

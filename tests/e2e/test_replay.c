@@ -8,6 +8,7 @@
 #include "clients/replay/util.h"
 #include "clients/replay/workload.h"
 #include "tests/e2e/harness.h"
+#include "tests/e2e/mover.h"
 #include "tests/e2e/naive_lru.h"
 #include "tests/e2e/replay_kit.h"
 #include "tests/lib/run.h"
@@ -189,9 +190,11 @@ START_TEST(each_corrupt_block_is_reported)
 	ns = e2e_open(client, "saboteur", REPLAY_BLOCK_BYTES); /* the same pool */
 	ck_assert_int_eq(pfx_namespace_get(ns, &info), PFX_OK);
 	for (uint32_t slot = 0; slot < info.n_slots; slot++) {
-		uint8_t *block = pfx_slot(ns, slot);
+		uint8_t block[REPLAY_BLOCK_BYTES];
 
+		mover_read(ns, slot, block, sizeof(block));
 		block[(slot * 7u) % REPLAY_BLOCK_BYTES] ^= 4;
+		mover_write(ns, slot, block, sizeof(block));
 	}
 	json = replay_call("--workload chat --requests 50 --workers 2", &status);
 	ck_assert_int_eq(status, 1);
