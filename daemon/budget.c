@@ -122,7 +122,7 @@ static int limit_check(const char *what, const char *option, uint64_t have, uint
 {
 	char a[32], b[32];
 
-	if (limit == 0 || have <= limit + kept->slack_bytes)
+	if (limit == 0 || have <= limit)
 		return 0;
 	snprintf(why, why_len,
 		 "an earlier life left %s of %s, and %s is %s: raise it to %llu at least, or give "
@@ -185,8 +185,8 @@ int prefixd_budget_check(const struct prefixd_options *o, const struct prefixd_k
 		return r;
 	folder_of(o, dir, sizeof(dir));
 	prefixd_budget_wants(o, dir, &wants);
-	/* Memory that exists is not asked for again. */
-	wants.pool_bytes = less(wants.pool_bytes, kept->pool_bytes);
+	/* Memory that exists is not asked for again, and a GPU's is none of this machine's. */
+	wants.pool_bytes = kept->on_gpu ? 0 : less(wants.pool_bytes, kept->pool_bytes);
 	wants.host_bytes = less(wants.host_bytes, kept->host_bytes);
 	r = judge(&wants, why, why_len);
 	if (r == 0 && why[0])

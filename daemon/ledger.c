@@ -462,29 +462,60 @@ static uint64_t word_of(enum prefixd_ledger_kind kind, uint32_t place, const uin
 	return (uint64_t)codes[kind] << 32 | (uint32_t)(h ^ h >> 32);
 }
 
-static uint32_t groups_in(const struct radix_store *store)
+/* Record `i` of a chunk; false: it does not count. */
+static bool group_read(const uint8_t *chunk, uint32_t i, uint32_t group,
+		       struct prefixd_group_record *ret)
 {
+	memcpy(ret, chunk + CHUNK_HEADER + (size_t)i * sizeof(*ret), sizeof(*ret));
+	return ret->word && ret->word == word_of(PREFIXD_LEDGER_GROUP, group, (const uint8_t *)ret);
+}
+
+/* How many there are; *ret is that of `group`, or all zero. */
+static uint32_t groups_look(const struct radix_store *store, uint32_t group,
+			    struct prefixd_group_record *ret)
+{
+	const uint32_t each = per_chunk(PREFIXD_LEDGER_GROUP);
 	uint64_t n = (store->committed - HEAD_LEN) / CHUNK_LEN;
+	struct prefixd_group_record record;
 	uint32_t found = 0;
 
+	*ret = (struct prefixd_group_record){ 0 };
 	for (uint32_t i = 0; i < radix_min_u64(n, MAX_CHUNKS); i++) {
 		const uint8_t *chunk = (const uint8_t *)store->base + HEAD_LEN +
 				       (size_t)i * CHUNK_LEN;
 		enum prefixd_ledger_kind kind;
-		uint32_t number, each = per_chunk(PREFIXD_LEDGER_GROUP);
+		uint32_t number;
 
 		if (!chunk_read(chunk, &kind, &number) || kind != PREFIXD_LEDGER_GROUP)
 			continue;
 		for (uint32_t k = 0; k < each; k++) {
-			const uint8_t *r = chunk + CHUNK_HEADER +
-					   (size_t)k * sizeof(struct prefixd_group_record);
-			uint64_t word;
-
-			memcpy(&word, r, sizeof(word));
-			found += word && word == word_of(kind, number * each + k, r);
+			if (!group_read(chunk, k, number * each + k, &record))
+				continue;
+			found++;
+			if (number * each + k == group)
+				*ret = record;
 		}
 	}
 	return found;
+}
+
+static uint32_t groups_in(const struct radix_store *store)
+{
+	struct prefixd_group_record any;
+
+	return groups_look(store, 0, &any);
+}
+
+bool prefixd_ledger_group(const struct radix_store *store, uint32_t group,
+			  struct prefixd_ledger_group *ret)
+{
+	struct prefixd_group_record r;
+
+	(void)groups_look(store, group, &r);
+	*ret = (struct prefixd_ledger_group){ .slot_bytes = (r.slot_bytes + 63) & ~63ull,
+					      .n_slots = r.n_slots,
+					      .n_host = r.n_host };
+	return r.word != 0;
 }
 
 void prefixd_ledger_sign(struct prefixd_ledger *l, enum prefixd_ledger_kind kind, uint32_t place)

@@ -44,6 +44,16 @@ enum prefixd_ledger_content prefixd_ledger_look(const struct radix_store *store,
 						struct prefixd_ledger_info *ret_info, char *why,
 						size_t why_len);
 
+/* What the record of a group says of its memory. */
+struct prefixd_ledger_group {
+	uint64_t slot_bytes; /* of one slot, in the pool and in the host tier */
+	uint32_t n_slots, n_host;
+};
+
+/* Of a store whose content is STATE.  False: there is no such record, or it is damaged. */
+bool prefixd_ledger_group(const struct radix_store *store, uint32_t group,
+			  struct prefixd_ledger_group *ret);
+
 /*
  * A start begins, or has come to its end: what makes starts die is not taken up for ever.  The
  * shell gives the memory up when prefixd_ledger_info.attempts has reached PREFIXD_LEDGER_ATTEMPTS.

@@ -65,13 +65,14 @@ static void end_within(unsigned seconds, int code)
 		alarm(seconds);
 }
 
-/* Out of the environment, so that nobody else takes it for his. */
-static void env_take(const char *name, char *out, size_t out_len)
+/* Out of the environment, so that nobody else takes it for his.  False: it was not there. */
+static bool env_take(const char *name, char *out, size_t out_len)
 {
 	const char *text = getenv(name);
 
 	snprintf(out, out_len, "%s", text ? text : "");
 	(void)unsetenv(name); /* a literal; cannot fail */
+	return text;
 }
 
 int main(int argc, char **argv)
@@ -80,12 +81,13 @@ int main(int argc, char **argv)
 	struct prefixd_options *options = NULL;
 	char why[PREFIXD_WHY_LEN];
 	char kept[1024];
+	bool follows; /* another daemon, which asks whether it can */
 	int r;
 
 	if (!standard_descriptors())
 		return PREFIXD_EXIT_FAILED;
 	prefixd_inherit_read();
-	env_take(PREFIXD_CHECK_KEPT, kept, sizeof(kept));
+	follows = env_take(PREFIXD_CHECK_KEPT, kept, sizeof(kept));
 	r = prefixd_options_load(&options, argc, argv, environ, why, sizeof(why));
 	if (r < 0) {
 		prefixd_error("%s", why);
@@ -107,9 +109,9 @@ int main(int argc, char **argv)
 		if (options->unknown_env[0])
 			prefixd_warn("%s in the environment means nothing to prefixd",
 				     options->unknown_env);
-		r = prefixd_restore_check(options, kept, why, sizeof(why));
+		r = follows ? prefixd_restore_check(options, kept, why, sizeof(why)) : 0;
 		if (r < 0) {
-			prefixd_error("what is kept cannot be taken over: %s", why);
+			prefixd_error("what is there cannot be taken over: %s", why);
 			return PREFIXD_EXIT_FAILED;
 		}
 		printf("configuration is valid\n");

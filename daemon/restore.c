@@ -117,27 +117,22 @@ static void found_drop(struct prefixd_server *s)
 	prefixd_keep_drop_rest(r->keep);
 }
 
-static uint64_t bytes_of(int fd, uint64_t *slack)
+/* The ledger says how much it is: a descriptor of a GPU's memory does not. */
+static void kept_sum(const struct prefixd_restore *r, struct prefixd_kept *sum)
 {
-	struct stat st;
-
-	if (fd < 0 || fstat(fd, &st) < 0)
-		return 0;
-	*slack += (uint64_t)st.st_blksize;
-	return (uint64_t)st.st_size;
-}
-
-static void kept_sum(const struct prefixd_restore *r, struct prefixd_kept *ret)
-{
-	*ret = (struct prefixd_kept){ 0 };
+	if (r->content != PREFIXD_LEDGER_STATE)
+		return;
 	for (uint32_t i = 0; i < r->n_found; i++) {
 		const int *fds = r->found[i].fds;
+		struct prefixd_ledger_group g;
 
-		ret->n_pools += fds[PREFIXD_MEMORY_POOL] >= 0;
-		ret->pool_bytes += bytes_of(fds[PREFIXD_MEMORY_POOL], &ret->slack_bytes);
-		for (int k = PREFIXD_MEMORY_SLAB1; k < PREFIXD_N_MEMORIES; k++)
-			ret->pool_bytes += bytes_of(fds[k], &ret->slack_bytes);
-		ret->host_bytes += bytes_of(fds[PREFIXD_MEMORY_HOST], &ret->slack_bytes);
+		if (fds[PREFIXD_MEMORY_POOL] < 0 ||
+		    !prefixd_ledger_group(&r->ledger.store, r->found[i].group, &g))
+			continue; /* it will not be taken up */
+		sum->n_pools++;
+		sum->pool_bytes += g.n_slots * g.slot_bytes;
+		if (fds[PREFIXD_MEMORY_HOST] >= 0)
+			sum->host_bytes += g.n_host * g.slot_bytes;
 	}
 }
 
@@ -275,7 +270,7 @@ int prefixd_restore_start(struct prefixd_server *s, struct prefixd_engine_config
 			  size_t why_len)
 {
 	struct prefixd_restore *r = calloc(1, sizeof(*r));
-	struct prefixd_kept kept = { 0 };
+	struct prefixd_kept kept = { .on_gpu = s->pools.gpu->ops->kind == GPU_KIND_CUDA };
 	int ret = -ENOMEM;
 	char out[160];
 
@@ -472,6 +467,18 @@ static int ledger_check(const struct prefixd_options *o, int fd, char *why, size
 	return content == PREFIXD_LEDGER_EMPTY || content == PREFIXD_LEDGER_STATE ? 0 : -EPERM;
 }
 
+/* Return: 0, -EPERM. */
+static int device_check(const struct prefixd_options *o, char *why, size_t why_len)
+{
+	struct prefixd_pools pools;
+	int r = prefixd_pools_init(&pools, o->values[PREFIXD_OPTION_device].text, why, why_len);
+
+	if (r < 0)
+		return -EPERM;
+	prefixd_pools_deinit(&pools);
+	return 0;
+}
+
 int prefixd_restore_check(const struct prefixd_options *o, const char *fds, char *why,
 			  size_t why_len)
 {
@@ -479,7 +486,7 @@ int prefixd_restore_check(const struct prefixd_options *o, const char *fds, char
 	char *end;
 	int fd;
 
-	for (bool first = true; fds && *fds; first = false, fds = end) {
+	for (bool first = true; *fds; first = false, fds = end) {
 		fd = (int)strtol(fds, &end, 10);
 		if (end == fds)
 			break;
@@ -490,7 +497,7 @@ int prefixd_restore_check(const struct prefixd_options *o, const char *fds, char
 			return -EPERM;
 		}
 	}
-	return 0;
+	return device_check(o, why, why_len);
 }
 
 /* ---- end ------------------------------------------------------------------------------------- */

@@ -25,8 +25,8 @@ struct prefixd_restore; /* opaque */
 struct prefixd_kept {
 	uint32_t n_pools;
 	uint64_t pool_bytes, host_bytes;
-	uint64_t slack_bytes; /* lengths are whole pages: so much of it nobody asked for, at most */
-	const char *way_out;  /* how to begin without it */
+	bool on_gpu;         /* pools take none of this machine's memory */
+	const char *way_out; /* how to begin without it */
 };
 
 /*
@@ -59,7 +59,10 @@ void prefixd_restore_drop(struct prefixd_server *s, uint32_t group);
 #define PREFIXD_CHECK_KEPT "PREFIXD_CHECK_KEPT" /* "FD FD...": the ledger, then block tables */
 /* Descriptors for it, at most `cap`, which stay the callee's.  Return: how many; 0: none. */
 uint32_t prefixd_restore_fds(const struct prefixd_server *s, int *ret_fds, uint32_t cap);
-/* In the child.  Return: 0, also without the variable; negative errno with a sentence in `why`. */
+/*
+ * In the child, of the variable's text.  The device is opened too, and closed again: with a GPU that
+ * takes the memory of a context for a moment.  Return: 0; negative errno with a sentence in `why`.
+ */
 radix_nodiscard int prefixd_restore_check(const struct prefixd_options *o, const char *fds,
 					  char *why, size_t why_len);
 

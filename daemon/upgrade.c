@@ -134,7 +134,7 @@ static int kept_pass(const struct prefixd_server *s, posix_spawn_file_actions_t 
 		/* Onto itself: it is no longer closed on exec then. */
 		(void)posix_spawn_file_actions_adddup2(files, fds[i], fds[i]);
 	}
-	return n == 0 || setenv(PREFIXD_CHECK_KEPT, text, 1) == 0 ? 0 : -ENOMEM;
+	return setenv(PREFIXD_CHECK_KEPT, text, 1) == 0 ? 0 : -ENOMEM;
 }
 
 static int check_spawn_with(struct prefixd_server *s, char *const *argv, pid_t *ret_child)
