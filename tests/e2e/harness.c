@@ -60,23 +60,23 @@ int e2e_daemon_init(struct e2e_daemon *d)
 	return 0;
 }
 
-static const char *device(void)
+const char *e2e_device(void)
 {
 	const char *name = getenv("E2E_DEVICE");
 
-	return name ? name : "host";
+	return name && *name ? name : "host";
 }
 
 unsigned long e2e_grace_ms(void)
 {
-	return strncmp(device(), "cuda", 4) == 0 ? 1000 : 0;
+	return strncmp(e2e_device(), "cuda", 4) == 0 ? 1000 : 0;
 }
 
 /* In the child: never returns. */
 static void exec_daemon(const struct e2e_daemon *d, const char *binary, const char *const args[])
 {
-	const char *argv[MAX_ARGS] = { binary,   "--socket", d->socket, "--admin-socket",
-				       d->admin, "--device", device() };
+	const char *argv[MAX_ARGS] = { binary,   "--socket", d->socket,   "--admin-socket",
+				       d->admin, "--device", e2e_device() };
 	size_t n = 7;
 	int fd = open(d->log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
 	int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
@@ -126,6 +126,18 @@ static bool accepts(const char *path)
 	return ok;
 }
 
+/* Why it did not start: some tests want that, all others are read by somebody who does not know. */
+static int refused(const struct e2e_daemon *d, int status)
+{
+	char *log = e2e_daemon_log(d);
+	size_t n = strlen(log);
+
+	fprintf(stderr, "the daemon ended with %#x: %s", (unsigned)status,
+		n > 800 ? log + n - 800 : log);
+	free(log);
+	return WIFEXITED(status) && WEXITSTATUS(status) ? WEXITSTATUS(status) : 128;
+}
+
 int e2e_daemon_start(struct e2e_daemon *d, const char *const args[])
 {
 	unsigned long end = e2e_now_ms() + START_MS;
@@ -136,7 +148,7 @@ int e2e_daemon_start(struct e2e_daemon *d, const char *const args[])
 
 		if (waitpid(d->pid, &status, WNOHANG) == d->pid) {
 			d->pid = 0;
-			return WIFEXITED(status) && WEXITSTATUS(status) ? WEXITSTATUS(status) : 128;
+			return refused(d, status);
 		}
 		if (e2e_now_ms() > end) {
 			(void)e2e_daemon_stop(d, SIGKILL);

@@ -35,7 +35,7 @@ const char *e2e_daemon_binary(void);
 int e2e_daemon_init(struct e2e_daemon *d);
 /*
  * Starts it and waits until it accepts a worker, 20 seconds at most.  `args` end with NULL and come
- * behind --socket, --admin-socket and --device host.  Return: 0; -ENOENT: no binary; -ETIMEDOUT;
+ * behind --socket, --admin-socket and --device.  Return: 0; -ENOENT: no binary; -ETIMEDOUT;
  * the exit status of a daemon that refused to start, positive.
  */
 int e2e_daemon_start(struct e2e_daemon *d, const char *const args[]);
@@ -48,11 +48,14 @@ void e2e_daemon_free(struct e2e_daemon *d);
 /* Its log so far, for the caller to free; never NULL. */
 char *e2e_daemon_log(const struct e2e_daemon *d);
 
+/* The back end that the tests run on: E2E_DEVICE, or host.  What a test says itself behind that
+ * counts instead. */
+const char *e2e_device(void);
+/* How long after a process' end it may still write. */
+unsigned long e2e_grace_ms(void);
+
 /* Milliseconds of a monotonic clock; and a nap. */
 unsigned long e2e_now_ms(void);
-/* The tests run on the back end that E2E_DEVICE names, or on host: how long after a process' end it
- * may still write. */
-unsigned long e2e_grace_ms(void);
 void e2e_sleep_ms(unsigned ms);
 
 /* A client of the daemon, with a deadline of 5 s; fails the test when that cannot be had. */
