@@ -125,14 +125,18 @@ static void kept_sum(const struct prefixd_restore *r, struct prefixd_kept *sum)
 	for (uint32_t i = 0; i < r->n_found; i++) {
 		const int *fds = r->found[i].fds;
 		struct prefixd_ledger_group g;
+		uint64_t block_bytes;
+		uint32_t ranks = 0;
 
-		if (fds[PREFIXD_MEMORY_POOL] < 0 ||
-		    !prefixd_ledger_group(&r->ledger.store, r->found[i].group, &g))
+		while (ranks < PREFIXD_RANKS_MAX && fds[prefixd_memory_slab(ranks, 0)] >= 0)
+			ranks++;
+		if (ranks == 0 || !prefixd_ledger_group(&r->ledger.store, r->found[i].group, &g))
 			continue; /* it will not be taken up */
+		block_bytes = ranks * g.slot_bytes;
 		sum->n_pools++;
-		sum->pool_bytes += g.n_slots * g.slot_bytes;
+		sum->pool_bytes += g.n_slots * block_bytes;
 		if (fds[PREFIXD_MEMORY_HOST] >= 0)
-			sum->host_bytes += g.n_host * g.slot_bytes;
+			sum->host_bytes += g.n_host * block_bytes;
 	}
 }
 

@@ -60,8 +60,9 @@ void prefixd_restore_drop(struct prefixd_server *s, uint32_t group);
 /* Descriptors for it, at most `cap`, which stay the callee's.  Return: how many; 0: none. */
 uint32_t prefixd_restore_fds(const struct prefixd_server *s, int *ret_fds, uint32_t cap);
 /*
- * In the child, of the variable's text.  The device is opened too, and closed again: with a GPU that
- * takes the memory of a context for a moment.  Return: 0; negative errno with a sentence in `why`.
+ * In the child, of the variable's text.  The device is opened too, and closed again: with a GPU
+ * that takes the memory of a context for a moment.  Return: 0; negative errno with a sentence in
+ * `why`.
  */
 radix_nodiscard int prefixd_restore_check(const struct prefixd_options *o, const char *fds,
 					  char *why, size_t why_len);

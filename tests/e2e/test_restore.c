@@ -445,7 +445,7 @@ START_TEST(upgrade_asks_whether_the_device_is_there)
 	char was[256], blind[160];
 	FILE *f;
 
-	/* The same program, in a world without a GPU, under the name that the daemon was started by. */
+	/* The same program without a GPU, under the name that the daemon was started by. */
 	(void)snprintf(was, sizeof(was), "%s", e2e_daemon_binary());
 	(void)snprintf(blind, sizeof(blind), "%s/prefixd", d.dir);
 	ck_assert_int_eq(symlink(was, blind), 0);

@@ -51,6 +51,8 @@ function rules() {
 		own = FILENAME
 		sub(/\/[^\/]*$/, "/", own)
 		project = "^(clients/c/|proto/|radix/base\\.h$|" own ")"
+		if (FILENAME == "clients/replay/mover.c")
+			project = "^(clients/(c|replay)/|gpu/driver\\.h$)" # a worker with a GPU
 		never = shell
 	} else {
 		project = "."
