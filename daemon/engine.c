@@ -119,6 +119,9 @@ int prefixd_engine_new(struct prefixd_engine **ret_engine,
 	radix_list_init(&e->free_leases);
 	radix_list_init(&e->quarantine);
 	radix_list_init(&e->aging);
+	radix_list_init(&e->stripes_open);
+	radix_list_init(&e->stripes_due);
+	radix_list_init(&e->decisions_over);
 	radix_list_init(&e->lead_due);
 	radix_list_init(&e->changed);
 	radix_list_init(&e->unled);
@@ -174,6 +177,7 @@ struct prefixd_engine *prefixd_engine_free(struct prefixd_engine *e)
 		prefixd_namespace_unref(
 			e, radix_container_of(e->namespaces.v[0], struct prefixd_namespace, item));
 	prefixd_leases_deinit(e);
+	prefixd_decisions_deinit(e);
 	prefixd_moves_deinit(e);
 	prefixd_seeks_deinit(e);
 	prefixd_names_deinit(e);
@@ -237,6 +241,8 @@ static void dispatch(struct prefixd_engine *e, struct prefixd_request *rq)
 			       "HELLO was said already; it comes once, first");
 		return;
 	}
+	if (rq->s->rank != RADIX_NONE && prefixd_stripe_request(e, rq))
+		return;
 	rule->handler(e, rq);
 }
 
@@ -317,6 +323,7 @@ static void on_time(struct prefixd_engine *e)
 			break;
 		prefixd_session_revoke(e, l);
 	}
+	prefixd_stripes_time(e, false);
 	prefixd_pending_time(e);
 	prefixd_room_time(e);
 	prefixd_loads_time(e);
@@ -336,6 +343,8 @@ uint64_t prefixd_engine_deadline(const struct prefixd_engine *e)
 	if (e->draining && !e->exited && e->drain_deadline_ns)
 		due = radix_min_u64(due, e->drain_deadline_ns);
 	due = radix_min_u64(due, e->check_again_ns);
+	due = radix_min_u64(due, prefixd_stripes_deadline(e));
+	due = radix_min_u64(due, prefixd_calls_deadline(e));
 	due = radix_min_u64(due, prefixd_fence_deadline(e));
 	due = radix_min_u64(due, prefixd_room_deadline(e));
 	due = radix_min_u64(due, prefixd_loads_deadline(e));
@@ -348,6 +357,7 @@ static void on_drain(struct prefixd_engine *e, uint64_t deadline_ns)
 {
 	e->draining = true;
 	e->drain_deadline_ns = deadline_ns;
+	prefixd_stripes_time(e, true);
 	for (uint32_t i = 0; i < e->n_groups; i++)
 		if (e->groups[i])
 			prefixd_room_stir(e, e->groups[i]);
@@ -535,6 +545,7 @@ struct prefixd_actions prefixd_engine_step(struct prefixd_engine *e, struct pref
 		prefixd_room_settle(e);
 	} while (!radix_list_empty(&e->loads_stirred));
 	prefixd_pending_settle(e);
+	prefixd_calls_settle(e);
 	prefixd_lost_settle(e);
 	prefixd_roots_reap(e);
 	prefixd_checks_settle(e);

@@ -47,6 +47,7 @@
 	X(leases_died, "leases ended by the end of their process")                     \
 	X(leases_quiesced, "orphaned leases ended by QUIESCED")                        \
 	X(leases_revoked, "leases taken back")                                         \
+	X(stripes_broken, "leases that ranks share, broken by the end of one")         \
 	X(times_over, "times that more than half of a pool was kept from use")         \
 	X(pools_lost, "pools whose device was lost")                                   \
 	X(refused_lost, "requests refused: the device of their pool is lost")          \

@@ -64,7 +64,8 @@ static uint64_t quarantined(const struct prefixd_group *g)
 
 static bool is_orphans(const struct prefixd_lease *l)
 {
-	return l->state == PREFIXD_LEASE_ACTIVE && l->session->state == PREFIXD_SESSION_ORPHAN;
+	return l->state == PREFIXD_LEASE_ACTIVE && l->session &&
+	       l->session->state == PREFIXD_SESSION_ORPHAN;
 }
 
 /* What orphans hold of the group; of one process only unless pid is RADIX_NONE. */
@@ -84,7 +85,8 @@ static uint64_t held_by_orphans(const struct prefixd_engine *e, const struct pre
 			const struct prefixd_lease *l = radix_list_entry(it, struct prefixd_lease,
 									 link);
 
-			if (l->group == g && l->state == PREFIXD_LEASE_ACTIVE)
+			l = prefixd_lease_counts(l);
+			if (l && l->group == g && l->state == PREFIXD_LEASE_ACTIVE)
 				prefixd_holds_add(&h, l);
 		}
 	}

@@ -1,7 +1,7 @@
 /*
  * engine_group.c - pool groups: their sizes, the budget, their memory.
  *
- * What it guarantees.  Namespaces of one block size share a group.  The pools never exceed the
+ * What it guarantees.  Namespaces of one block size, and as many ranks, share a group.  The pools never exceed the
  * configured total, but by what an earlier life left.  A group that is made here and whose block
  * table outlives the engine is written down before anybody is told of it.
  *
@@ -16,12 +16,19 @@
 
 /* ---- groups and budget ----------------------------------------------------------------------- */
 
-struct prefixd_group *prefixd_group_find(const struct prefixd_engine *e, uint64_t block_bytes)
+struct prefixd_group *prefixd_group_find(const struct prefixd_engine *e, uint64_t block_bytes,
+					 uint32_t n_ranks)
 {
 	for (uint32_t i = 0; i < e->n_groups; i++)
-		if (e->groups[i] && e->groups[i]->slot_bytes == block_bytes)
+		if (e->groups[i] && e->groups[i]->slot_bytes == block_bytes &&
+		    e->groups[i]->n_ranks == n_ranks)
 			return e->groups[i];
 	return NULL;
+}
+
+uint64_t prefixd_group_bytes(uint32_t n_slots, uint64_t slot_bytes, uint32_t n_ranks)
+{
+	return n_slots * ((slot_bytes + 63) & ~63ull) * n_ranks;
 }
 
 void prefixd_group_free(struct prefixd_engine *e, struct prefixd_group *g)
@@ -40,7 +47,7 @@ void prefixd_group_free(struct prefixd_engine *e, struct prefixd_group *g)
 }
 
 struct prefixd_group *prefixd_group_make(struct prefixd_engine *e, uint32_t id, uint32_t n_slots,
-					 uint32_t n_host, uint64_t slot_bytes)
+					 uint32_t n_host, uint64_t slot_bytes, uint32_t n_ranks)
 {
 	struct prefixd_group *g = prefixd_take0(e->alloc, sizeof(*g));
 
@@ -54,7 +61,7 @@ struct prefixd_group *prefixd_group_make(struct prefixd_engine *e, uint32_t id, 
 	g->state = PREFIXD_GROUP_CREATING;
 	g->id = id;
 	g->n_slots = n_slots;
-	g->n_ranks = 1;
+	g->n_ranks = n_ranks;
 	g->n_host = n_host;
 	g->slot_bytes = slot_bytes;
 	g->busy_session = RADIX_NONE;
@@ -79,9 +86,9 @@ void prefixd_group_add(struct prefixd_engine *e, struct prefixd_group *g, uint64
 
 /* How many slots the budget allows; false: refused. */
 static bool group_slots(struct prefixd_engine *e, struct prefixd_request *rq, uint64_t block_bytes,
-			uint32_t *ret_slots, uint64_t *ret_budget)
+			uint32_t n_ranks, uint32_t *ret_slots, uint64_t *ret_budget)
 {
-	uint64_t stride = (block_bytes + 63) & ~63ull;
+	uint64_t stride = prefixd_group_bytes(1, block_bytes, n_ranks);
 	/* Pools of an earlier life may take more than there is now. */
 	uint64_t left = e->config.pool_bytes
 				? e->config.pool_bytes -
@@ -94,11 +101,12 @@ static bool group_slots(struct prefixd_engine *e, struct prefixd_request *rq, ui
 	if (n == 0 || n > left / stride) {
 		prefixd_refuse(
 			e, rq, PROTO_STATUS_NO_BUDGET, "block_bytes",
-			"a pool of %llu blocks of %llu bytes needs %llu bytes, but %llu of "
-			"%llu bytes are left by other pools; raise pool-bytes or set pool-blocks",
-			(unsigned long long)(n ? n : 1), (unsigned long long)block_bytes,
-			(unsigned long long)((n ? n : 1) * stride), (unsigned long long)left,
-			(unsigned long long)e->config.pool_bytes);
+			"a pool of %llu blocks of %llu bytes for %u rank%s needs %llu bytes, but "
+			"%llu of %llu bytes are left by other pools; raise pool-bytes or set "
+			"pool-blocks",
+			(unsigned long long)(n ? n : 1), (unsigned long long)block_bytes, n_ranks,
+			n_ranks == 1 ? "" : "s", (unsigned long long)((n ? n : 1) * stride),
+			(unsigned long long)left, (unsigned long long)e->config.pool_bytes);
 		return false;
 	}
 	*ret_slots = (uint32_t)n;
@@ -107,18 +115,18 @@ static bool group_slots(struct prefixd_engine *e, struct prefixd_request *rq, ui
 }
 
 /* What a host slot costs of host_bytes: its memory, and what the index takes for it. */
-static uint64_t host_cost(const struct prefixd_engine *e, uint64_t block_bytes)
+static uint64_t host_cost(const struct prefixd_engine *e, uint64_t block_bytes, uint32_t n_ranks)
 {
 	uint64_t ghosts = e->config.write == PREFIXD_WRITE_SECOND_USE ? GHOSTS * GHOST_BYTES : 0;
 
-	return ((block_bytes + 63) & ~63ull) + HOST_ENTRY_BYTES + ghosts;
+	return prefixd_group_bytes(1, block_bytes, n_ranks) + HOST_ENTRY_BYTES + ghosts;
 }
 
 /* How many host slots the limits allow, 0 too; false: refused. */
 static bool group_host(struct prefixd_engine *e, struct prefixd_request *rq, uint64_t block_bytes,
-		       uint32_t *ret_host)
+		       uint32_t n_ranks, uint32_t *ret_host)
 {
-	uint64_t cost = host_cost(e, block_bytes), left = e->config.host_bytes;
+	uint64_t cost = host_cost(e, block_bytes, n_ranks), left = e->config.host_bytes;
 	uint64_t n = e->config.host_blocks;
 
 	if (e->config.host_bytes == 0) {
@@ -128,7 +136,8 @@ static bool group_host(struct prefixd_engine *e, struct prefixd_request *rq, uin
 	for (uint32_t i = 0; i < e->n_groups; i++)
 		if (e->groups[i])
 			left -= radix_min_u64(left, e->groups[i]->n_host *
-							    host_cost(e, e->groups[i]->slot_bytes));
+							    host_cost(e, e->groups[i]->slot_bytes,
+								      e->groups[i]->n_ranks));
 	if (n == 0)
 		n = radix_min_u64(left / cost, 1u << 30);
 	if (n > left / cost) {
@@ -159,7 +168,7 @@ void prefixd_group_name(struct prefixd_engine *e, struct prefixd_group *g)
 }
 
 struct prefixd_group *prefixd_group_new(struct prefixd_engine *e, struct prefixd_request *rq,
-					uint64_t block_bytes)
+					uint64_t block_bytes, uint32_t n_ranks)
 {
 	struct prefixd_group *g;
 	uint32_t n_slots, n_host, id = 0;
@@ -174,12 +183,12 @@ struct prefixd_group *prefixd_group_new(struct prefixd_engine *e, struct prefixd
 			       e->n_groups);
 		return NULL;
 	}
-	if (!group_slots(e, rq, block_bytes, &n_slots, &budget) ||
-	    !group_host(e, rq, block_bytes, &n_host))
+	if (!group_slots(e, rq, block_bytes, n_ranks, &n_slots, &budget) ||
+	    !group_host(e, rq, block_bytes, n_ranks, &n_host))
 		return NULL;
 	g = prefixd_note_group_room(e, id) < 0
 		    ? NULL
-		    : prefixd_group_make(e, id, n_slots, n_host, block_bytes);
+		    : prefixd_group_make(e, id, n_slots, n_host, block_bytes, n_ranks);
 	if (!g) {
 		prefixd_refuse_memory(e, rq);
 		return NULL;

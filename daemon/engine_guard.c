@@ -217,7 +217,8 @@ static uint64_t blocks_held(const struct prefixd_engine *e, const struct prefixd
 	radix_list_foreach(it, &s->leases) {
 		const struct prefixd_lease *l = radix_list_entry(it, struct prefixd_lease, link);
 
-		if (l->group == g)
+		l = prefixd_lease_counts(l);
+		if (l && l->group == g)
 			prefixd_holds_add(&h, l);
 	}
 	return prefixd_holds_end(&h, g);
@@ -245,8 +246,12 @@ static uint32_t reserved_left(const struct prefixd_engine *e, const struct prefi
 
 	if (most == 0)
 		return UINT32_MAX;
-	radix_list_foreach(it, &s->leases)
-		reserved += radix_list_entry(it, struct prefixd_lease, link)->n_reserved;
+	radix_list_foreach(it, &s->leases) {
+		const struct prefixd_lease *l =
+			prefixd_lease_counts(radix_list_entry(it, struct prefixd_lease, link));
+
+		reserved += l ? l->n_reserved : 0;
+	}
 	return reserved >= most ? 0 : most - (uint32_t)reserved;
 }
 

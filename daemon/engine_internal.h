@@ -157,12 +157,21 @@ void prefixd_lease_finish(struct prefixd_engine *e, struct prefixd_lease *l,
 			  enum prefixd_lease_end how, struct proto_release_rep *ret);
 /* Frees slots that were kept back; the lease goes to the free list.  Returns how many. */
 uint32_t prefixd_lease_unquarantine(struct prefixd_engine *e, struct prefixd_lease *l);
+/* There is something that its process may still write. */
+bool prefixd_lease_keeps_slots(const struct prefixd_lease *l);
+/* It is off its session, until the grace is over. */
+void prefixd_lease_quarantine(struct prefixd_engine *e, struct prefixd_lease *l);
+/* Ends a lease that ranks share, but for its slots: those are kept back, or free. */
+void prefixd_lease_end_shared(struct prefixd_engine *e, struct prefixd_lease *l,
+			      enum prefixd_lease_end how, bool keep_back);
 /* Forgets one revoked lease of the session that holds no slots.  False: there is none. */
 bool prefixd_lease_forget(struct prefixd_engine *e, struct prefixd_session *s);
 /* Tries to bring the session below its limit by forgetting leases that were revoked. */
 void prefixd_lease_place(struct prefixd_engine *e, struct prefixd_session *s);
 void prefixd_leases_deinit(struct prefixd_engine *e);
 uint64_t prefixd_tick(struct prefixd_engine *e);
+/* One more slot; there is room for it. */
+void prefixd_runs_add(struct radix_runs *runs, uint32_t slot);
 
 static inline const uint8_t *prefixd_lease_key(const struct prefixd_lease *l)
 {
@@ -297,3 +306,5 @@ static inline void *prefixd_take0(const struct radix_alloc *a, size_t n)
 
 /* A larger copy of an array; the old one is given back.  NULL: no memory, the old one stays. */
 void *prefixd_grow(const struct radix_alloc *a, void *old, size_t old_len, size_t new_len);
+
+#include "daemon/engine_stripe.h"

@@ -145,6 +145,8 @@ void prefixd_lease_cancel(struct prefixd_engine *e, struct prefixd_lease *l)
 		return;
 	if (l->root)
 		prefixd_root_put(e, l->root);
+	if (l->stripe)
+		l->stripe->lease = NULL;
 	prefixd_lease_put_away(e, l);
 }
 
@@ -153,6 +155,8 @@ void prefixd_leases_deinit(struct prefixd_engine *e)
 	for (uint32_t i = 0; i < e->n_leases; i++) {
 		struct prefixd_lease *l = e->leases[i];
 
+		if (prefixd_is_shared(l))
+			prefixd_stripe_free(e, l->stripe);
 		radix_give(e->alloc, l->keys, l->keys_cap);
 		radix_give(e->alloc, l->slots, l->slots_cap * sizeof(*l->slots));
 		radix_give(e->alloc, l, sizeof(*l));
@@ -174,10 +178,12 @@ void prefixd_lease_begin(struct prefixd_engine *e, struct prefixd_lease *l,
 	l->uid = s->peer.uid;
 	l->pid = s->peer.pid;
 	l->instance = s->instance;
-	radix_list_add_tail(&s->leases, &l->link);
 	if (s->copies) /* also without an age limit: a reload may bring one */
 		radix_list_add_tail(&e->aging, &l->aging);
-	s->n_leases++;
+	if (!l->stripe) { /* else each rank has a seat on its session's list */
+		radix_list_add_tail(&s->leases, &l->link);
+		s->n_leases++;
+	}
 	e->n_active++;
 	e->counters.lookups++;
 }
@@ -186,9 +192,11 @@ struct prefixd_lease *prefixd_lease_any_of(struct prefixd_engine *e, struct pref
 					   uint64_t id)
 {
 	uint32_t idx = (uint32_t)(id & ((1u << PREFIXD_LEASE_IDX_BITS) - 1));
-	struct prefixd_lease *l = idx < e->n_leases ? e->leases[idx] : NULL;
+	struct prefixd_lease *l = idx < e->n_leases ? e->leases[idx] : NULL, *mine = l;
 
-	if (!l || l->id != id || l->session != rq->s) {
+	if (l && l->stripe)
+		mine = prefixd_seat_find(l, rq->s);
+	if (!mine || l->id != id || mine->session != rq->s) {
 		e->counters.unknown_lease++;
 		prefixd_refuse(
 			e, rq, PROTO_STATUS_UNKNOWN_LEASE, "lease",
@@ -196,9 +204,9 @@ struct prefixd_lease *prefixd_lease_any_of(struct prefixd_engine *e, struct pref
 			"was: MATCH again");
 		return NULL;
 	}
-	if (l->state == PREFIXD_LEASE_REVOKED) {
-		l->told = true;
-		if (l->lost)
+	if (mine->state == PREFIXD_LEASE_REVOKED) {
+		mine->told = true;
+		if (mine->lost)
 			prefixd_refuse_lost(e, rq, l->group, PROTO_STATUS_REVOKED);
 		else
 			prefixd_refuse(
@@ -206,9 +214,10 @@ struct prefixd_lease *prefixd_lease_any_of(struct prefixd_engine *e, struct pref
 				"the lease grew older than allowed and was taken back; say "
 				"QUIESCED when the device is done with its slots, and MATCH again");
 		if (l->n_own == 0) /* it was said once; next time the lease is unknown */
-			(void)prefixd_lease_unquarantine(e, l);
+			(void)prefixd_lease_unquarantine(e, mine);
 		return NULL;
 	}
+	rq->seat = mine != l ? mine : NULL;
 	return l;
 }
 
@@ -217,7 +226,8 @@ struct prefixd_lease *prefixd_lease_of(struct prefixd_engine *e, struct prefixd_
 {
 	struct prefixd_lease *l = prefixd_lease_any_of(e, rq, id);
 
-	if (l && radix_list_linked(&l->room.link)) {
+	/* A rank may COMMIT while another's RESERVE waits. */
+	if (l && radix_list_linked(&l->room.link) && !rq->seat) {
 		prefixd_refuse(e, rq, PROTO_STATUS_WRONG_STATE, "lease",
 			       "a RESERVE of this lease waits for slots; take its reply first, or "
 			       "RELEASE the lease");
@@ -329,13 +339,11 @@ static void settle_blocks(struct prefixd_counters *c, const struct prefixd_lease
 	c->lookup_miss_blocks += left;
 }
 
-/* Splits what was asked for into hits by tier and misses by reason, once. */
-static void settle(struct prefixd_engine *e, struct prefixd_lease *l, struct proto_release_rep *r)
+/* Splits what was asked for into hits by tier, and misses.  Returns those of partly used blocks. */
+static uint64_t settle_tokens(const struct prefixd_lease *l, struct proto_release_rep *r)
 {
-	struct prefixd_counters *c = &e->counters;
 	uint64_t bt = l->root->ns->block_tokens, left = l->n_tokens, tail;
 
-	prefixd_lease_lower_look(l);
 	r->queried_tokens = l->n_tokens;
 	r->hit_device_tokens = take(&left, bt * l->n_device);
 	r->hit_host_tokens = take(&left, bt * l->n_host);
@@ -344,6 +352,17 @@ static void settle(struct prefixd_engine *e, struct prefixd_lease *l, struct pro
 	tail = take(&left, l->tail_used);
 	r->hit_device_tokens += tail;
 	r->miss_tokens = left;
+	return tail;
+}
+
+/* Counts them, misses by reason, once. */
+static void settle(struct prefixd_engine *e, struct prefixd_lease *l, struct proto_release_rep *r)
+{
+	struct prefixd_counters *c = &e->counters;
+	uint64_t tail;
+
+	prefixd_lease_lower_look(l);
+	tail = settle_tokens(l, r);
 	c->queried_tokens += r->queried_tokens;
 	c->hit_device_tokens += r->hit_device_tokens;
 	c->hit_host_tokens += r->hit_host_tokens;
@@ -405,10 +424,10 @@ static void count_end(struct prefixd_counters *c, enum prefixd_lease_end how)
 	}
 }
 
-/* Something of it is to be kept from use until the grace is over. */
-static bool keeps_slots(const struct prefixd_lease *l)
+bool prefixd_lease_keeps_slots(const struct prefixd_lease *l)
 {
-	return l->n_own || (l->restored && l->group->n_lost);
+	l = prefixd_lease_holder(l);
+	return l->n_own || l->n_reserved || (l->restored && l->group->n_lost);
 }
 
 static void quarantine(struct prefixd_engine *e, struct prefixd_lease *l)
@@ -421,17 +440,21 @@ static void quarantine(struct prefixd_engine *e, struct prefixd_lease *l)
 	prefixd_note_lease_moved(e, l);
 }
 
+void prefixd_lease_quarantine(struct prefixd_engine *e, struct prefixd_lease *l)
+{
+	radix_list_remove(&l->link);
+	l->session->n_leases--;
+	quarantine(e, l);
+}
+
 /* A revoked lease whose session goes: its slots, which are kept back already, get their end. */
 static void finish_revoked(struct prefixd_engine *e, struct prefixd_lease *l,
 			   enum prefixd_lease_end how)
 {
-	if (how != PREFIXD_END_DIED || e->config.grace_ns == 0 || !keeps_slots(l)) {
+	if (how != PREFIXD_END_DIED || e->config.grace_ns == 0 || !prefixd_lease_keeps_slots(l))
 		(void)prefixd_lease_unquarantine(e, l);
-		return;
-	}
-	radix_list_remove(&l->link);
-	l->session->n_leases--;
-	quarantine(e, l);
+	else
+		prefixd_lease_quarantine(e, l);
 }
 
 /*
@@ -447,25 +470,14 @@ static void tell_hit(struct prefixd_engine *e, struct prefixd_lease *l)
 	radix_hit(l->group->index, &l->pin.at);
 }
 
-void prefixd_lease_finish(struct prefixd_engine *e, struct prefixd_lease *l,
-			  enum prefixd_lease_end how, struct proto_release_rep *ret)
+/* Of an active lease all but its place: counters, recency, pins, slots. */
+static void end_active(struct prefixd_engine *e, struct prefixd_lease *l,
+		       enum prefixd_lease_end how, bool keep_back, struct proto_release_rep *ret)
 {
-	struct proto_release_rep r = { 0 };
-	bool keep_back = how == PREFIXD_END_REVOKED ||
-			 (how == PREFIXD_END_DIED && e->config.grace_ns > 0);
-
-	if (l->state == PREFIXD_LEASE_REVOKED) {
-		finish_revoked(e, l, how);
-		return;
-	}
-	if (l->state == PREFIXD_LEASE_KEPT) {
-		prefixd_kept_finish(e, l, how);
-		return;
-	}
 	if (l->restored) { /* an earlier life counted its lookup */
 		e->n_restored--;
 	} else {
-		settle(e, l, &r);
+		settle(e, l, ret);
 		count_end(&e->counters, how);
 	}
 	prefixd_fence_done(l);
@@ -492,6 +504,41 @@ void prefixd_lease_finish(struct prefixd_engine *e, struct prefixd_lease *l,
 	l->keys_off = 0;
 	radix_list_remove(&l->aging);
 	e->n_active--;
+}
+
+void prefixd_lease_end_shared(struct prefixd_engine *e, struct prefixd_lease *l,
+			      enum prefixd_lease_end how, bool keep_back)
+{
+	struct proto_release_rep r = { 0 };
+
+	end_active(e, l, how, keep_back, &r);
+	l->state = PREFIXD_LEASE_QUARANTINE;
+	l->session = NULL;
+	prefixd_note_lease_moved(e, l);
+}
+
+void prefixd_lease_finish(struct prefixd_engine *e, struct prefixd_lease *l,
+			  enum prefixd_lease_end how, struct proto_release_rep *ret)
+{
+	struct proto_release_rep r = { 0 };
+	bool keep_back = how == PREFIXD_END_REVOKED ||
+			 (how == PREFIXD_END_DIED && e->config.grace_ns > 0);
+
+	if (l->state == PREFIXD_LEASE_REVOKED) {
+		finish_revoked(e, l, how);
+		return;
+	}
+	if (l->state == PREFIXD_LEASE_KEPT) {
+		prefixd_kept_finish(e, l, how);
+		return;
+	}
+	if (l->state == PREFIXD_LEASE_SEAT) {
+		if (ret) /* as it stands: what is counted follows when the last rank is over */
+			settle_tokens(prefixd_lease_holder(l), ret);
+		prefixd_seat_finish(e, l, how);
+		return;
+	}
+	end_active(e, l, how, keep_back, &r);
 	if (ret)
 		*ret = r;
 	if (how == PREFIXD_END_REVOKED) {
@@ -500,7 +547,7 @@ void prefixd_lease_finish(struct prefixd_engine *e, struct prefixd_lease *l,
 		return;
 	}
 	l->session->n_leases--;
-	if (keep_back && keeps_slots(l)) {
+	if (keep_back && prefixd_lease_keeps_slots(l)) {
 		radix_list_remove(&l->link);
 		quarantine(e, l);
 		return;
@@ -513,6 +560,8 @@ uint32_t prefixd_lease_unquarantine(struct prefixd_engine *e, struct prefixd_lea
 {
 	uint32_t n = l->n_own;
 
+	if (prefixd_is_seat(l))
+		return prefixd_seat_over(e, l);
 	for (uint32_t i = 0; i < n; i++) {
 		int r = radix_quarantine_end(l->group->index, l->slots[i]);
 
@@ -534,7 +583,7 @@ bool prefixd_lease_forget(struct prefixd_engine *e, struct prefixd_session *s)
 	radix_list_foreach(it, &s->leases) {
 		struct prefixd_lease *l = radix_list_entry(it, struct prefixd_lease, link);
 
-		if (l->state != PREFIXD_LEASE_REVOKED || l->n_own > 0)
+		if (l->state != PREFIXD_LEASE_REVOKED || prefixd_lease_holder(l)->n_own > 0)
 			continue;
 		(void)prefixd_lease_unquarantine(e, l);
 		return true;
@@ -550,7 +599,7 @@ void prefixd_lease_place(struct prefixd_engine *e, struct prefixd_session *s)
 
 /* ---- COMMIT ---------------------------------------------------------------------------------- */
 
-static void runs_add(struct radix_runs *runs, uint32_t slot)
+void prefixd_runs_add(struct radix_runs *runs, uint32_t slot)
 {
 	if (runs->n && runs->v[runs->n - 1].start + runs->v[runs->n - 1].len == slot) {
 		runs->v[runs->n - 1].len++;
@@ -593,7 +642,7 @@ static int commit_one(struct prefixd_engine *e, struct prefixd_lease *l, struct 
 	prefixd_lease_pop_keys(l, 1);
 	if (l->root->busy_depth != RADIX_NONE && l->n_path > l->root->busy_depth)
 		l->root->busy_depth = RADIX_NONE;
-	runs_add(runs, slot);
+	prefixd_runs_add(runs, slot);
 	return 0;
 }
 
@@ -647,7 +696,7 @@ static void use_tail(struct prefixd_lease *l, uint32_t tokens)
 }
 
 static void commit_on(struct prefixd_engine *e, struct prefixd_request *rq, struct prefixd_lease *l,
-		      const struct proto_commit_req *m)
+		      const struct proto_commit_req *m, uint32_t n_now)
 {
 	struct proto_commit_rep rep = { 0 };
 	struct radix_block b = { .checksum_kind = m->checksum_kind };
@@ -663,8 +712,10 @@ static void commit_on(struct prefixd_engine *e, struct prefixd_request *rq, stru
 	prefixd_lease_lower_look(l);
 	prefixd_reply_begin(e, &rp, e->commit_fixed);
 	runs = prefixd_reply_runs(e, &rp, e->commit_fixed, 0, m->n);
-	for (i = 0; i < m->n; i++) {
-		if (m->checksum_kind)
+	for (i = 0; i < n_now; i++) {
+		if (l->stripe)
+			prefixd_stripe_block_sum(l, &b);
+		else if (m->checksum_kind)
 			memcpy(b.checksum, (const uint8_t *)m->checksums.p + (size_t)i * 16, 16);
 		r = commit_one(e, l, &b, &rep, &runs);
 		if (r)
@@ -673,6 +724,8 @@ static void commit_on(struct prefixd_engine *e, struct prefixd_request *rq, stru
 			n_fresh += radix_path_members(l->group->index, &l->pin.at, 1,
 						      &fresh[n_fresh]);
 	}
+	if (l->stripe)
+		prefixd_stripe_committed(l, rq->seat->rank, r ? i : m->n, i, &runs);
 	prefixd_name_members(e, l->root, &l->pin.at, keys, i);
 	prefixd_lease_lower_passed(l);
 	if (n_fresh)
@@ -703,6 +756,7 @@ void prefixd_op_commit(struct prefixd_engine *e, struct prefixd_request *rq)
 	struct proto_commit_req m;
 	struct prefixd_lease *l;
 	const char *bad;
+	uint32_t n_now;
 
 	if (proto_commit_req_decode_as(rq->s->version, rq->body, rq->h->len, &m, &bad)) {
 		prefixd_refuse_body(e, rq, bad);
@@ -715,12 +769,15 @@ void prefixd_op_commit(struct prefixd_engine *e, struct prefixd_request *rq)
 	l = prefixd_lease_of(e, rq, m.lease);
 	if (!l || !commit_check(e, rq, l, &m))
 		return;
+	n_now = m.n;
+	if (l->stripe && !prefixd_stripe_commit(e, rq, l, &m, &n_now))
+		return;
 	if (prefixd_op_prepare(e, rq, &m.op_id, e->commit_fixed + 8 * m.n) < 0 ||
 	    prefixd_names_path(e, l->root, &l->pin.at) < 0 || prefixd_names_room(e, m.n) < 0) {
 		prefixd_refuse_memory(e, rq);
 		return;
 	}
-	commit_on(e, rq, l, &m);
+	commit_on(e, rq, l, &m, n_now);
 }
 
 /* ---- RELEASE --------------------------------------------------------------------------------- */
@@ -753,7 +810,7 @@ void prefixd_op_release(struct prefixd_engine *e, struct prefixd_request *rq)
 		prefixd_refuse_memory(e, rq);
 		return;
 	}
-	prefixd_lease_finish(e, l, PREFIXD_END_RELEASED, &rep);
+	prefixd_lease_finish(e, rq->seat ? rq->seat : l, PREFIXD_END_RELEASED, &rep);
 	prefixd_reply_begin(e, &rp, 0);
 	proto_release_rep_encode(&rp.w, &rep);
 	prefixd_reply_send(e, rq, &rp);

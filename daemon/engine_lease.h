@@ -11,6 +11,7 @@
 #include "proto/codec.h"
 
 struct prefixd_lease_record;
+struct prefixd_stripe;
 
 enum prefixd_lease_state {
 	PREFIXD_LEASE_FREE,
@@ -18,6 +19,7 @@ enum prefixd_lease_state {
 	PREFIXD_LEASE_REVOKED,    /* ended; its slots wait for QUIESCED or death */
 	PREFIXD_LEASE_QUARANTINE, /* its process is gone; its slots wait for due_ns */
 	PREFIXD_LEASE_KEPT,       /* of an earlier life, and its group is not there yet */
+	PREFIXD_LEASE_SEAT,       /* a rank's part in one that ranks share: engine_stripe.h */
 };
 
 enum prefixd_lease_end {
@@ -37,9 +39,11 @@ struct prefixd_lease {
 	uint64_t id;
 	struct prefixd_session *session; /* NULL in quarantine */
 	struct prefixd_group *group;
-	struct prefixd_root *root; /* NULL once ended */
-	struct radix_pin pin;      /* the path so far: it ends where device copies end */
-	struct radix_pin hold;     /* the deepest member found, while that is below the path */
+	struct prefixd_stripe *stripe; /* ranks share it, or this is the seat of one; else NULL */
+	uint32_t rank;                 /* of a seat */
+	struct prefixd_root *root;     /* NULL once ended */
+	struct radix_pin pin;          /* the path so far: it ends where device copies end */
+	struct radix_pin hold;         /* the deepest member found, while that is below the path */
 	bool held;
 	struct radix_pin donor; /* the block whose leading tokens were offered */
 	bool donor_held;

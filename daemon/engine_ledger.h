@@ -33,7 +33,8 @@ enum prefixd_ledger_kind {
 struct prefixd_group_record {
 	uint64_t word;
 	uint64_t slot_bytes;
-	uint32_t n_slots, n_host, n_entries, redis;
+	uint32_t n_slots, n_host, n_entries;
+	uint16_t redis, n_ranks; /* 0 ranks: 1, as older programs wrote it */
 	struct proto_id pool;
 };
 
@@ -54,7 +55,8 @@ struct prefixd_ns_record {
 	uint64_t word;
 	uint64_t slot_bytes; /* of its group: another group may get the number */
 	uint32_t id, group;
-	uint32_t mode, block_tokens, key_len, token_bytes, extra;
+	uint32_t mode, block_tokens, key_len, token_bytes;
+	uint16_t extra, n_ranks; /* of its group, as there */
 	uint32_t text_len;
 	uint8_t digest[32], family[32];
 	char text

@@ -155,6 +155,8 @@ void prefixd_load_orphan(struct prefixd_engine *e, struct prefixd_lease *l)
 
 	if (!load)
 		return;
+	if (l->stripe) /* whoever waits for it and has not gone on is told */
+		prefixd_call_silent(e, l->stripe, load->seq, PROTO_WAIT_FAILED);
 	l->load = NULL;
 	load->lease = NULL;
 	load->told = true;
@@ -185,8 +187,10 @@ static void tell(struct prefixd_engine *e, struct prefixd_load *load)
 	e->counters.loads_cut += load->done < load->n;
 	e->counters.loaded_blocks += n;
 	l->load_reason = event.reason;
-	if (l->session->state != PREFIXD_SESSION_READY)
-		return; /* nobody listens any more */
+	if (l->stripe)
+		prefixd_call_event(e, l->stripe, load->seq, &event);
+	if (l->stripe || l->session->state != PREFIXD_SESSION_READY)
+		return; /* the ranks are told in turn, or nobody listens any more */
 	prefixd_reply_begin(e, &rp, 0);
 	proto_event_encode(&rp.w, &event);
 	prefixd_reply_send(e, &rq, &rp);
@@ -341,6 +345,8 @@ bool prefixd_load_begin(struct prefixd_engine *e, struct prefixd_lease *l, uint6
 	load->seq = seq;
 	load->room.serve = serve;
 	l->load = load;
+	if (l->stripe)
+		prefixd_call_tells(l->stripe, seq);
 	l->load_reason = PROTO_REASON_NONE;
 	e->n_later++;
 	e->counters.loads++;

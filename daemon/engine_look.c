@@ -110,8 +110,8 @@ static enum prefixd_stand stand_of(const struct prefixd_lease *l)
 		return PREFIXD_STAND_QUARANTINED;
 	if (l->state == PREFIXD_LEASE_REVOKED)
 		return PREFIXD_STAND_REVOKED;
-	return l->session->state == PREFIXD_SESSION_ORPHAN ? PREFIXD_STAND_ORPHAN
-							   : PREFIXD_STAND_LIVE;
+	return l->session && l->session->state == PREFIXD_SESSION_ORPHAN ? PREFIXD_STAND_ORPHAN
+									 : PREFIXD_STAND_LIVE;
 }
 
 /* Where the prompt of an active lease lives, and how it begins. */

@@ -108,10 +108,12 @@ static uint32_t lower(const struct look *k)
 }
 
 /* May blocks of this namespace be used in part?  A shared digest over content outside the token ids
- * would have to agree too, and several tenants could learn each other's prompts token by token. */
+ * would have to agree too, and several tenants could learn each other's prompts token by token; and
+ * of ranks the slowest may still copy from a block when the first has gone on to another. */
 static bool tails_allowed(const struct prefixd_namespace *ns)
 {
-	return ns->mode == RADIX_KEYS_TOKENS && !ns->extra && !ns->several_tenants;
+	return ns->mode == RADIX_KEYS_TOKENS && !ns->extra && !ns->several_tenants &&
+	       ns->group->n_ranks == 1;
 }
 
 /*
@@ -463,6 +465,10 @@ void prefixd_op_match(struct prefixd_engine *e, struct prefixd_request *rq)
 	if (!match_check(e, rq, &m, &name, &k.n_keys))
 		return;
 	l = prefixd_lease_new(e);
+	if (l && rq->shared) {
+		l->stripe = rq->shared;
+		l->stripe->lease = l;
+	}
 	if (!l || prefixd_note_session(e, rq->s) < 0 || prefixd_root_get(e, &name, &l->root) < 0) {
 		prefixd_lease_cancel(e, l);
 		prefixd_refuse_memory(e, rq);

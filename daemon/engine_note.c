@@ -74,6 +74,7 @@ void prefixd_note_group(struct prefixd_engine *e, struct prefixd_group *g)
 	r->n_host = g->n_host;
 	r->n_entries = g->n_entries;
 	r->redis = e->config.redis;
+	r->n_ranks = (uint16_t)(g->n_ranks > 1 ? g->n_ranks : 0);
 	r->pool = g->pool;
 	prefixd_ledger_sign(&e->ledger, PREFIXD_LEDGER_GROUP, g->id);
 	g->noted = true;
@@ -117,6 +118,7 @@ void prefixd_note_ns(struct prefixd_engine *e, const struct prefixd_namespace *n
 	r->key_len = ns->key_len;
 	r->token_bytes = ns->token_bytes;
 	r->extra = ns->extra;
+	r->n_ranks = (uint16_t)(ns->group->n_ranks > 1 ? ns->group->n_ranks : 0);
 	r->text_len = (uint32_t)ns->text_len;
 	memcpy(r->digest, ns->digest, sizeof(r->digest));
 	memcpy(r->family, ns->family, sizeof(r->family));
@@ -254,16 +256,19 @@ void prefixd_note_lease(struct prefixd_engine *e, const struct prefixd_lease *l)
 
 	if (!writes(e))
 		return;
-	s = session_record(e, l->session->record);
-	s->users++;
 	name = (struct prefixd_lease_name){
 		.id = l->id,
 		.idx = l->idx,
-		.session = l->session->record,
-		.session_check = (uint32_t)s->word,
+		.session = RADIX_NONE, /* one that ranks share: each seat names its rank's */
 		.group = l->group->id,
-		.root = l->root->index_root,
+		.root = l->root ? l->root->index_root : RADIX_NONE,
 	};
+	if (!prefixd_is_shared(l)) {
+		s = session_record(e, l->session->record);
+		s->users++;
+		name.session = l->session->record;
+		name.session_check = (uint32_t)s->word;
+	}
 	prefixd_ledger_lease_begin(l->record, &name, pin_of(l), donor_of(l));
 }
 
@@ -302,7 +307,8 @@ void prefixd_note_lease_over(struct prefixd_engine *e, const struct prefixd_leas
 	if (!writes(e) || !l->record->word)
 		return;
 	prefixd_ledger_lease_end(l->record);
-	session_unuse(e, l->record->session);
+	if (l->record->session != RADIX_NONE)
+		session_unuse(e, l->record->session);
 }
 
 /* ---- commits --------------------------------------------------------------------------------- */
@@ -367,9 +373,12 @@ static const char *lease_wrong(const struct prefixd_engine *e, const struct pref
 		return "its record is not whole";
 	if (name.id != l->id || name.group != l->group->id ||
 	    (l->root && name.root != l->root->index_root) ||
-	    !prefixd_ledger_is(&e->ledger, PREFIXD_LEDGER_SESSION, name.session) ||
-	    name.session_check != (uint32_t)session_record(e, name.session)->word ||
-	    (l->session && name.session != l->session->record))
+	    (name.session == RADIX_NONE) != prefixd_is_shared(l))
+		return "its record is another's";
+	if (!prefixd_is_shared(l) &&
+	    (!prefixd_ledger_is(&e->ledger, PREFIXD_LEDGER_SESSION, name.session) ||
+	     name.session_check != (uint32_t)session_record(e, name.session)->word ||
+	     (l->session && name.session != l->session->record)))
 		return "its record is another's";
 	if (l->state == PREFIXD_LEASE_KEPT)
 		return NULL;

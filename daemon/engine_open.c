@@ -136,8 +136,12 @@ static bool check_names(struct prefixd_engine *e, struct prefixd_request *rq,
 static bool check_keys(struct prefixd_engine *e, struct prefixd_request *rq,
 		       const struct proto_open_req *m)
 {
-	if (m->flags & ~(uint32_t)(PROTO_OPEN_OPAQUE | PROTO_OPEN_EXTRA))
-		return bad(e, rq, "flags", "bits 1 (OPAQUE) and 2 (EXTRA) are known");
+	uint32_t known = rq->s->version >= 3 ? PROTO_OPEN_ALL : PROTO_OPEN_ALL_1;
+
+	if (m->flags & ~known)
+		return bad(e, rq, "flags",
+			   "bits 1 (OPAQUE) and 2 (EXTRA) are known, from version 3 on also 4 "
+			   "(STRIPE), 8 (WINDOWS) and 16 (WORDS)");
 	if (m->block_tokens == 0 || m->block_tokens > (RADIX_KEY_MAX - 32) / 4)
 		return bad(e, rq, "block_tokens", "1 to 16376 tokens make a block");
 	switch (m->key_mode) {
@@ -167,8 +171,6 @@ static bool check_keys(struct prefixd_engine *e, struct prefixd_request *rq,
 static bool check_offered(struct prefixd_engine *e, struct prefixd_request *rq,
 			  const struct proto_open_req *m)
 {
-	if (m->flags & PROTO_OPEN_STRIPE)
-		return bad(e, rq, "flags", "STRIPE is not offered by this daemon");
 	if (m->flags & PROTO_OPEN_WINDOWS)
 		return bad(e, rq, "flags", "WINDOWS is not offered by this daemon");
 	if (m->flags & PROTO_OPEN_WORDS)
@@ -178,6 +180,31 @@ static bool check_offered(struct prefixd_engine *e, struct prefixd_request *rq,
 	if (m->exact_layers.n)
 		return bad(e, rq, "exact_layers", "it goes with a cold_codec; leave it empty");
 	return true;
+}
+
+/* The ranks of a model: one block is a piece in the pool of each. */
+static bool check_stripe(struct prefixd_engine *e, struct prefixd_request *rq,
+			 const struct proto_open_req *m)
+{
+	if (!(m->flags & PROTO_OPEN_STRIPE))
+		return m->tp_size == 1 ||
+		       bad(e, rq, "tp_size",
+			   "more than one rank share blocks with the flag STRIPE; set it, or give "
+			   "1 with each rank's share under an engine name of its own");
+	if (e->config.max_ranks < 2)
+		return bad(e, rq, "flags", "STRIPE is not offered by this daemon");
+	if (m->tp_size < 2 || m->tp_size > radix_min_u32(e->config.max_ranks, PREFIXD_RANKS_MAX)) {
+		prefixd_refuse(e, rq, PROTO_STATUS_BAD_NAMESPACE, "tp_size",
+			       "'tp_size' is %u; with STRIPE it is 2 to %u", m->tp_size,
+			       radix_min_u32(e->config.max_ranks, PREFIXD_RANKS_MAX));
+		return false;
+	}
+	if (rq->s->rank == RADIX_NONE || rq->s->rank == m->tp_rank)
+		return true;
+	prefixd_refuse(e, rq, PROTO_STATUS_BAD_NAMESPACE, "tp_rank",
+		       "this session is rank %u already; each rank has a connection of its own",
+		       rq->s->rank);
+	return false;
 }
 
 static bool check_sizes(struct prefixd_engine *e, struct prefixd_request *rq,
@@ -192,12 +219,10 @@ static bool check_sizes(struct prefixd_engine *e, struct prefixd_request *rq,
 		return bad(e, rq, "block_bytes", "a block of more than 1 TiB is not believable");
 	if (m->tp_size == 0)
 		return bad(e, rq, "tp_size", "it is 0; 1 means no tensor parallelism");
-	if (m->tp_size > 1)
-		return bad(e, rq, "tp_size",
-			   "tensor-parallel stripes are unsupported by this version; give 1, with "
-			   "each rank's share under an engine name of its own");
 	if (m->tp_rank >= m->tp_size)
 		return bad(e, rq, "tp_rank", "it is not below tp_size");
+	if (!check_stripe(e, rq, m))
+		return false;
 	if (m->flags & PROTO_OPEN_OPAQUE)
 		return true;
 	if (bits == 0)
@@ -240,7 +265,9 @@ static void name_namespace(const struct prefixd_engine *e, const struct proto_op
 		m->key_mode, m->flags,        m->layers,      m->kv_heads,
 		m->head_dim, m->block_tokens, m->block_bytes, m->digest_len,
 	};
-	uint64_t tp = (uint64_t)m->tp_size << 32 | m->tp_rank;
+	/* Ranks that share blocks open one namespace. */
+	uint32_t rank = m->flags & PROTO_OPEN_STRIPE ? 0 : m->tp_rank;
+	uint64_t tp = (uint64_t)m->tp_size << 32 | rank;
 	uint8_t tp_le[8];
 	struct prefixd_field f[] = {
 		{ 1, m->model.p, m->model.n },
@@ -341,6 +368,7 @@ static void reply_open(struct prefixd_engine *e, struct prefixd_request *rq,
 		       struct prefixd_namespace *ns)
 {
 	const struct prefixd_group *g = ns->group;
+	uint32_t rank = g->n_ranks > 1 ? rq->s->rank : 0;
 	struct proto_open_rep rep = {
 		.ns = ns->id,
 		.flags = (ns->seed_mismatch ? PROTO_OPENED_SEED_MISMATCH : 0) |
@@ -356,9 +384,9 @@ static void reply_open(struct prefixd_engine *e, struct prefixd_request *rq,
 		.n_pool_fds = g->n_fds,
 		.pool = g->pool,
 		.device = g->device,
-		.device_id = g->device_ids[0],
+		.device_id = g->device_ids[rank],
 		.slab_len = g->slab_len,
-		.n_ranks = 1,
+		.n_ranks = g->n_ranks,
 		.cold_bytes = g->slot_bytes,
 	};
 	struct prefixd_reply rp;
@@ -368,16 +396,20 @@ static void reply_open(struct prefixd_engine *e, struct prefixd_request *rq,
 		e->counters.seed_mismatch++;
 	if (rq->s->version < 2)
 		rep.flags &= PROTO_OPENED_ALL_1;
+	rep.pool.b[sizeof(rep.pool.b) - 1] ^= (uint8_t)rank; /* the pools of ranks are not one */
 	prefixd_reply_begin(e, &rp, 0);
 	proto_open_rep_encode_as(&rp.w, rq->s->version, &rep);
 	a = prefixd_reply_send(e, rq, &rp);
 	a->u.send.with_fds = g->n_fds > 0;
+	a->u.send.rank = rank;
 	a->group = g->id;
 }
 
 /* Adds the namespace to the session, once.  The array has room. */
-static void session_add(struct prefixd_session *s, struct prefixd_namespace *ns)
+static void session_add(struct prefixd_session *s, struct prefixd_namespace *ns, uint32_t rank)
 {
+	if (ns->group->n_ranks > 1)
+		s->rank = rank;
 	for (uint32_t i = 0; i < s->n_ns; i++)
 		if (s->ns[i] == ns)
 			return;
@@ -418,7 +450,7 @@ static bool session_room(struct prefixd_engine *e, struct prefixd_request *rq,
 }
 
 static int wait_for_pool(struct prefixd_engine *e, struct prefixd_request *rq,
-			 struct prefixd_namespace *ns, struct prefixd_group *g)
+			 struct prefixd_namespace *ns, struct prefixd_group *g, uint32_t rank)
 {
 	struct prefixd_waiting *w = prefixd_take0(e->alloc, sizeof(*w));
 	size_t out = (size_t)(e->n_waiting + 1) * OPEN_ERROR_MAX;
@@ -432,6 +464,7 @@ static int wait_for_pool(struct prefixd_engine *e, struct prefixd_request *rq,
 	w->session = rq->s;
 	w->seq = rq->h->seq;
 	w->ns = ns;
+	w->rank = rank;
 	ns->refs++;
 	radix_list_add_tail(&g->waiting, &w->link);
 	rq->s->n_waiting++;
@@ -452,17 +485,18 @@ static void open_namespace(struct prefixd_engine *e, struct prefixd_request *rq,
 	ns = prefixd_namespace_find(e, digest);
 	if (!session_room(e, rq, ns))
 		return;
-	g = ns ? ns->group : prefixd_group_find(e, m->block_bytes);
+	g = ns ? ns->group : prefixd_group_find(e, m->block_bytes, m->tp_size);
 	if (g && prefixd_lost_refuse(e, rq, g))
 		return;
 	if (!g) {
-		g = new_group = prefixd_group_new(e, rq, m->block_bytes);
+		g = new_group = prefixd_group_new(e, rq, m->block_bytes, m->tp_size);
 		if (!g)
 			return;
 	}
 	if (!ns)
 		ns = made = namespace_new(e, m, digest);
-	if (!ns || (g->state == PREFIXD_GROUP_CREATING && wait_for_pool(e, rq, ns, g) < 0)) {
+	if (!ns ||
+	    (g->state == PREFIXD_GROUP_CREATING && wait_for_pool(e, rq, ns, g, m->tp_rank) < 0)) {
 		if (made) {
 			prefixd_note_ns_gone(e, made);
 			namespace_free(e, made);
@@ -494,7 +528,7 @@ static void open_namespace(struct prefixd_engine *e, struct prefixd_request *rq,
 	ns->to_ask = false;
 	if (rq->deferred)
 		return;
-	session_add(rq->s, ns);
+	session_add(rq->s, ns, m->tp_rank);
 	reply_open(e, rq, ns);
 }
 
@@ -558,8 +592,12 @@ void prefixd_open_answer(struct prefixd_engine *e, struct prefixd_group *g,
 			prefixd_refuse_lost(e, &rq, g, PROTO_STATUS_BUSY);
 		} else if (why) {
 			prefixd_refuse(e, &rq, status, "block_bytes", "%.300s", why);
+		} else if (g->n_ranks > 1 && w->session->rank != RADIX_NONE &&
+			   w->session->rank != w->rank) { /* two OPENs waited, of two ranks */
+			prefixd_refuse(e, &rq, PROTO_STATUS_BAD_NAMESPACE, "tp_rank",
+				       "this session is rank %u already", w->session->rank);
 		} else {
-			session_add(w->session, w->ns);
+			session_add(w->session, w->ns, w->rank);
 			reply_open(e, &rq, w->ns);
 		}
 		waiting_free(e, w);

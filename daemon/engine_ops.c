@@ -72,7 +72,7 @@ bool prefixd_op_replayed(struct prefixd_engine *e, struct prefixd_request *rq,
 	struct prefixd_op *op;
 	XXH128_hash_t h;
 
-	if (proto_id_is_zero(id))
+	if (proto_id_is_zero(id) || rq->shared)
 		return false;
 	h = XXH3_128bits(rq->body, rq->h->len);
 	rq->body_hash[0] = h.low64;
@@ -157,6 +157,8 @@ int prefixd_op_prepare(struct prefixd_engine *e, struct prefixd_request *rq,
 	struct prefixd_ops *ops = &rq->s->ops;
 	uint32_t len = ops->ring_len ? ops->ring_len : RING_MIN;
 
+	if (rq->shared)
+		return prefixd_call_room(e, rq, id, max_len);
 	if (proto_id_is_zero(id) || e->config.limits.op_ids == 0)
 		return 0;
 	if (table_room(e, ops) < 0)

@@ -229,6 +229,8 @@ void prefixd_wait_stop(struct prefixd_engine *e, struct prefixd_lease *w)
 
 	if (!w->wait_serial)
 		return;
+	if (w->stripe) /* whoever waits without having stopped it is told */
+		prefixd_call_silent(e, w->stripe, w->wait_seq, PROTO_WAIT_DEADLINE);
 	radix_list_remove(&w->wait);
 	w->waits_on = NULL;
 	w->wait_serial = 0;
@@ -254,11 +256,15 @@ void prefixd_wait_end(struct prefixd_engine *e, struct prefixd_lease *w,
 
 	if (!w->wait_serial)
 		return;
+	if (state == PROTO_WAIT_LEAD)
+		event.leader_us = lead_left_us(e, w);
+	if (w->stripe)
+		prefixd_call_event(e, w->stripe, w->wait_seq, &event);
 	prefixd_wait_stop(e, w);
 	e->counters.waits_ready += state == PROTO_WAIT_READY;
 	e->counters.waits_lead += state == PROTO_WAIT_LEAD;
-	if (state == PROTO_WAIT_LEAD)
-		event.leader_us = lead_left_us(e, w);
+	if (w->stripe)
+		return;
 	prefixd_reply_begin(e, &rp, 0);
 	proto_event_encode(&rp.w, &event);
 	prefixd_reply_send(e, &rq, &rp);
@@ -381,6 +387,8 @@ static void wait_begin(struct prefixd_engine *e, struct prefixd_request *rq,
 {
 	w->wait_serial = ++e->wait_serial;
 	w->wait_seq = rq->h->seq;
+	if (w->stripe)
+		prefixd_call_tells(w->stripe, w->wait_seq);
 	w->wait_due_ns = deadline_us ? e->now_ns + (uint64_t)deadline_us * 1000 : UINT64_MAX;
 	w->waits_on = leader;
 	add_waiter(&leader->waiters, w);

@@ -200,10 +200,15 @@ static struct prefixd_action *finish(struct prefixd_engine *e, struct prefixd_re
 		.boot = e->config.boot,
 	};
 	struct prefixd_action *a;
+	size_t body = rp->start + PROTO_HEADER_LEN;
 	int r = proto_frame_end(&rp->w, rp->start, &h);
 
 	/* Every reply's size is bounded by max_frame, which the buffer holds. */
 	radix_assert(r == 0 && proto_writer_ok(&rp->w));
+	if (rq->shared) {
+		prefixd_call_answered(e, rq, status, rp->w.p + body, (uint32_t)(rp->w.len - body));
+		return NULL;
+	}
 	a = prefixd_act(e, PREFIXD_ACTION_SEND, rq->s->number);
 	a->u.send.bytes = e->out + rp->base;
 	a->u.send.len = rp->w.len;
@@ -217,10 +222,19 @@ struct prefixd_action *prefixd_reply_send(struct prefixd_engine *e, struct prefi
 {
 	struct prefixd_action *a = finish(e, rq, rp, PROTO_STATUS_OK);
 
-	if (rq->keep)
+	if (a && rq->keep)
 		prefixd_op_keep(e, rq, a->u.send.bytes + PROTO_HEADER_LEN,
 				(uint32_t)(a->u.send.len - PROTO_HEADER_LEN));
 	return a;
+}
+
+void prefixd_reply_send_status(struct prefixd_engine *e, struct prefixd_request *rq,
+			       struct prefixd_reply *rp, enum proto_status status)
+{
+	if (status == PROTO_STATUS_OK)
+		prefixd_reply_send(e, rq, rp);
+	else
+		finish(e, rq, rp, status);
 }
 
 void prefixd_refuse_as(struct prefixd_engine *e, struct prefixd_request *rq,

@@ -43,10 +43,14 @@ void prefixd_reply_add_runs(struct prefixd_reply *rp, uint32_t n);
 /* What version 3 has behind the runs of MATCH's reply: room for it is the `tail` above. */
 #define PREFIXD_MATCH_TAIL 8u
 void prefixd_reply_add_lossy(struct prefixd_reply *rp, const struct proto_match_rep *rep);
+/* NULL: it was noted for the ranks of a lease. */
 struct prefixd_action *prefixd_reply_send(struct prefixd_engine *e, struct prefixd_request *rq,
 					  struct prefixd_reply *rp);
 void prefixd_refuse_as(struct prefixd_engine *e, struct prefixd_request *rq,
 		       enum proto_status status, const struct proto_error *err);
+/* The same with any status. */
+void prefixd_reply_send_status(struct prefixd_engine *e, struct prefixd_request *rq,
+			       struct prefixd_reply *rp, enum proto_status status);
 /* `field` may be NULL. */
 __attribute__((format(printf, 5, 6))) void prefixd_refuse(struct prefixd_engine *e,
 							  struct prefixd_request *rq,

@@ -104,6 +104,7 @@ static struct prefixd_request request_of(const struct prefixd_engine *e,
 	return (struct prefixd_request){
 		.s = l->session,
 		.h = h,
+		.shared = l->stripe,
 		.keep = l->room_keep && e->config.limits.op_ids > 0,
 		.op_id = l->room_op_id,
 		.body_hash = { l->room_body_hash[0], l->room_body_hash[1] },

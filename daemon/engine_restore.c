@@ -90,13 +90,14 @@ static int take_groups(struct prefixd_engine *e)
 			continue;
 		if (groups_room(e, i) < 0)
 			return -ENOMEM;
-		g = prefixd_group_make(e, i, r->n_slots, r->n_host, r->slot_bytes);
+		g = prefixd_group_make(e, i, r->n_slots, r->n_host, r->slot_bytes,
+				       r->n_ranks ? r->n_ranks : 1);
 		if (!g)
 			return -ENOMEM;
 		g->n_entries = r->n_entries;
 		g->pool = r->pool;
 		g->kept = g->noted = g->adopting = true;
-		prefixd_group_add(e, g, r->n_slots * ((r->slot_bytes + 63) & ~63ull));
+		prefixd_group_add(e, g, prefixd_group_bytes(g->n_slots, g->slot_bytes, g->n_ranks));
 		e->n_adopting++;
 		e->restored.n_groups++;
 	}
@@ -126,7 +127,8 @@ static int take_ns(struct prefixd_engine *e, const struct prefixd_ns_record *r, 
 	struct prefixd_namespace *ns;
 	uint64_t hash;
 
-	if (!g || g->slot_bytes != r->slot_bytes || prefixd_namespace_find(e, r->digest)) {
+	if (!g || g->slot_bytes != r->slot_bytes || g->n_ranks != (r->n_ranks ? r->n_ranks : 1u) ||
+	    prefixd_namespace_find(e, r->digest)) {
 		prefixd_ledger_put(&e->ledger, PREFIXD_LEDGER_NS, place);
 		return 0;
 	}
@@ -214,6 +216,7 @@ static int take_session(struct prefixd_engine *e, struct take *t, uint32_t place
 	s->state = PREFIXD_SESSION_ORPHAN;
 	s->number = t->first + t->n++;
 	s->record = place;
+	s->rank = RADIX_NONE;
 	s->peer = (struct prefixd_peer){
 		.pid = r->pid, .uid = r->uid, .gid = r->gid, .start_time = r->start_time
 	};

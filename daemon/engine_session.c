@@ -40,6 +40,7 @@ void prefixd_session_opened(struct prefixd_engine *e, uint32_t number,
 	}
 	s->number = number;
 	s->record = RADIX_NONE;
+	s->rank = RADIX_NONE;
 	s->peer = *peer;
 	s->version = PROTO_VERSION_HELLO;
 	s->boot = e->config.boot;
@@ -105,6 +106,8 @@ void prefixd_session_eof(struct prefixd_engine *e, struct prefixd_session *s)
 		prefixd_reserve_stop(e, l);
 		prefixd_pending_resign(e, l);
 		prefixd_fence_left(l);
+		if (prefixd_is_seat(l))
+			prefixd_seat_left(e, l);
 	}
 	s->state = PREFIXD_SESSION_ORPHAN;
 	e->n_orphans++;
@@ -132,6 +135,10 @@ void prefixd_session_revoke(struct prefixd_engine *e, struct prefixd_lease *l)
 {
 	struct prefixd_session *s = l->session;
 
+	if (prefixd_is_shared(l)) {
+		prefixd_stripe_revoke(e, l->stripe);
+		return;
+	}
 	prefixd_lease_finish(e, l, PREFIXD_END_REVOKED, NULL);
 	/* An orphan is not told that its reads are over; with the last of them it holds nothing. */
 	if (s->state != PREFIXD_SESSION_ORPHAN || l->n_own)
@@ -344,9 +351,9 @@ static void quiesce_orphans(struct prefixd_engine *e, const struct owner *o,
 			const struct prefixd_lease *l = radix_list_entry(it, struct prefixd_lease,
 									 link);
 
-			rep->n_leases += l->state == PREFIXD_LEASE_ACTIVE ||
-					 l->state == PREFIXD_LEASE_KEPT;
-			rep->n_slots += l->n_own + l->n_reserved;
+			rep->n_leases += l->state != PREFIXD_LEASE_REVOKED;
+			rep->n_slots += prefixd_is_seat(l) ? prefixd_seat_frees(l)
+							   : l->n_own + l->n_reserved;
 		}
 		/* The last session of the array takes this one's place. */
 		prefixd_session_die(e, s, PREFIXD_END_QUIESCED);

@@ -81,6 +81,7 @@ struct prefixd_session {
 	uint64_t begun_ns;
 	uint64_t n_requests;
 	uint32_t n_leases;
+	uint32_t rank; /* in the namespaces that ranks share; RADIX_NONE: it opened none */
 	uint32_t n_waiting;
 	uint32_t n_words; /* 64-bit words that its requests may name; 0: it has none */
 	struct radix_list leases;

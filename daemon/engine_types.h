@@ -115,6 +115,7 @@ struct prefixd_waiting {
 	struct radix_list link;
 	struct prefixd_session *session;
 	struct prefixd_namespace *ns; /* holds a reference */
+	uint32_t rank;
 	uint64_t seq;
 };
 
@@ -204,6 +205,14 @@ struct prefixd_engine {
 	struct radix_list free_leases;
 	struct radix_list quarantine; /* by due_ns */
 	struct radix_list aging;
+	/* leases that ranks share: engine_stripe.h */
+	struct radix_list stripes_open;   /* some rank has not come; by join_due_ns */
+	struct radix_list stripes_due;    /* some rank is to be told something */
+	struct prefixd_set decisions;     /* those that are over too */
+	struct radix_list decisions_over; /* oldest first */
+	uint32_t n_decisions_over;
+	uint64_t call_bytes;          /* bodies of the answers that are kept */
+	uint64_t calls_again_ns;      /* to tell what there was no room for */
 	uint64_t spare_bytes;         /* buffers on the free list */
 	uint64_t key_bytes;           /* key buffers of all leases, those free too */
 	struct radix_list lead_due;   /* leaders by the end of their time */
@@ -276,6 +285,10 @@ struct prefixd_request {
 	uint32_t n_replies;
 	bool deferred; /* an OPEN that waits for its pool */
 	bool keep;     /* remember the reply under op_id */
+	/* leases that ranks share: carried out for all of them, kept, and answered to `asker` */
+	struct prefixd_stripe *shared;
+	struct prefixd_request *asker;
+	struct prefixd_lease *seat; /* COMMIT, RELEASE: the rank's that asks */
 	struct proto_id op_id;
 	uint64_t body_hash[2];
 };

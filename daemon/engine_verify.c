@@ -65,7 +65,8 @@ static bool check_sessions(struct check *c)
 			n_active += l->state == PREFIXD_LEASE_ACTIVE;
 			if (l->session != s ||
 			    (l->state != PREFIXD_LEASE_ACTIVE &&
-			     l->state != PREFIXD_LEASE_REVOKED && l->state != PREFIXD_LEASE_KEPT))
+			     l->state != PREFIXD_LEASE_REVOKED && l->state != PREFIXD_LEASE_KEPT &&
+			     l->state != PREFIXD_LEASE_SEAT))
 				return broken(c, 2, "lease %u is on a foreign list", l->idx);
 		}
 		if (n != s->n_leases)
@@ -74,6 +75,9 @@ static bool check_sessions(struct check *c)
 		if (ops)
 			return broken(c, 9, "session %u: %s", s->number, ops);
 	}
+	for (uint32_t i = 0; i < e->n_leases; i++)
+		n_active += prefixd_is_shared(e->leases[i]) &&
+			    e->leases[i]->state == PREFIXD_LEASE_ACTIVE;
 	if (n_active != e->n_active)
 		return broken(c, 2, "%u leases are active, %u are counted", n_active, e->n_active);
 	return true;
@@ -315,7 +319,9 @@ int prefixd_engine_verify(const struct prefixd_engine *e, char *why, size_t why_
 	if (!check_sessions(&c) || !check_leases(&c) || !check_roots(&c) || !check_counters(&c) ||
 	    !check_rest(&c))
 		return c.broken;
-	r = prefixd_pending_verify(e, why, why_len);
+	r = prefixd_stripes_verify(e, why, why_len);
+	if (r == 0)
+		r = prefixd_pending_verify(e, why, why_len);
 	if (r == 0)
 		r = prefixd_note_verify(e, why, why_len);
 	if (r == 0)

@@ -205,6 +205,8 @@ static void act_send(struct world *w, const struct prefixd_action *a)
 	if (c->h.len)
 		memcpy(c->body, a->u.send.bytes + PROTO_HEADER_LEN, c->h.len);
 	c->with_fds = a->u.send.with_fds;
+	if (c->with_fds)
+		c->fds_rank = a->u.send.rank;
 	c->n_replies++;
 	world_client_got(c);
 }

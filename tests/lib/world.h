@@ -41,6 +41,7 @@ struct world_client {
 	uint8_t *body;
 	uint32_t body_cap;
 	bool with_fds;
+	uint32_t fds_rank; /* whose pool they are of */
 	/* CHANGES: the events of all frames so far, one behind the other, as on the wire */
 	uint8_t *changes;
 	uint32_t changes_len, changes_cap;
