@@ -79,10 +79,25 @@ static void slots_end(struct prefixd_engine *e, struct prefixd_lease *l)
 	prefixd_note_lease_moved(e, l);
 }
 
+/* One that ranks share: each of its seats is looked at as a lease of its own. */
+static void shared_lost(struct prefixd_engine *e, struct prefixd_lease *l)
+{
+	if (l->state == PREFIXD_LEASE_ACTIVE) {
+		prefixd_load_fail(e, l);
+		prefixd_stripe_revoke(e, l->stripe);
+	}
+	if (prefixd_is_shared(l)) /* else no rank holds it */
+		slots_end(e, l);
+}
+
 static void lease_lost(struct prefixd_engine *e, struct prefixd_lease *l)
 {
 	struct prefixd_session *s = l->session;
 
+	if (l->stripe)
+		shared_lost(e, l->stripe->lease);
+	if (prefixd_is_shared(l))
+		return;
 	if (l->state == PREFIXD_LEASE_ACTIVE) {
 		prefixd_load_fail(e, l);
 		prefixd_lease_finish(e, l, PREFIXD_END_REVOKED, NULL);
@@ -92,7 +107,7 @@ static void lease_lost(struct prefixd_engine *e, struct prefixd_lease *l)
 		return;
 	}
 	if (l->state != PREFIXD_LEASE_REVOKED)
-		return;
+		return; /* it is over */
 	slots_end(e, l);
 	if (s->state != PREFIXD_SESSION_ORPHAN)
 		return; /* it is told when it asks */

@@ -31,8 +31,8 @@ function rules() {
 	} else if (FILENAME ~ /^gpu\//) {
 		project = "^(gpu/|radix/(base|list)\\.h$)"
 		never = "^(event2/|event\\.h$|hiredis/|sodium|jansson\\.h$|ini\\.h$|zstd|time\\.h$|pthread\\.h$|sys/socket|netinet/)"
-	} else if (FILENAME ~ /^daemon\/(engine[^\/]*|ledger\.[ch])$/) {
-		project = "^(radix/|proto/|daemon/(engine[^/]*|ledger)\\.h$)"
+	} else if (FILENAME ~ /^daemon\/(engine[^\/]*|(ledger|stripe_sum)\.[ch])$/) {
+		project = "^(radix/|proto/|daemon/(engine[^/]*|ledger|stripe_sum)\\.h$)"
 		only = pure "|^(inttypes|stdio|sodium|xxhash)\\.h$" # stdio for formatting into memory; see check_pure.sh
 	} else if (FILENAME ~ /^daemon\//) {
 		project = "^(radix|proto|gpu|daemon)/"
