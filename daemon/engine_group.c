@@ -2,8 +2,8 @@
  * engine_group.c - pool groups: their sizes, the budget, their memory.
  *
  * What it guarantees.  Namespaces of one block size, and as many ranks, share a group.  The pools
- * never exceed the configured total, but by what an earlier life left.  A group that is made here and whose block
- * table outlives the engine is written down before anybody is told of it.
+ * never exceed the configured total, but by what an earlier life left.  A group that is made here
+ * and whose block table outlives the engine is written down before anybody is told of it.
  *
  * What it relies on.  POOL_READY or POOL_FAILED answers each POOL_CREATE and POOL_ADOPT; until then
  * OPENs of the group wait (engine_open.c).

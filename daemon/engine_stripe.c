@@ -506,11 +506,11 @@ int prefixd_stripes_verify(const struct prefixd_engine *e, char *why, size_t why
 		if (!text)
 			continue;
 		snprintf(why, why_len, "lease %u, which ranks share, %s", i, text);
-		return 24;
+		return 25;
 	}
 	if (bytes == e->call_bytes)
 		return 0;
 	snprintf(why, why_len, "%llu bytes of calls are kept, %llu counted",
 		 (unsigned long long)bytes, (unsigned long long)e->call_bytes);
-	return 24;
+	return 25;
 }
