@@ -163,6 +163,14 @@ static void namespaces_put(struct prefixd_server *s, struct prefixd_admin_reply 
 	}
 }
 
+/* Requests of the session that wait for a word. */
+static uint32_t parked(const struct prefixd_server *s, uint32_t session)
+{
+	const struct prefixd_client *c = session < s->n_clients ? s->clients[session] : NULL;
+
+	return c ? c->words.n_frames : 0;
+}
+
 /* The sessions, and how many leases they hold together. */
 static uint64_t sessions_put(struct prefixd_server *s, struct prefixd_admin_reply *r)
 {
@@ -189,6 +197,7 @@ static uint64_t sessions_put(struct prefixd_server *s, struct prefixd_admin_repl
 		PUT(r, j, &info, input_tokens);
 		PUT(r, j, &info, running);
 		PUT(r, j, &info, waiting);
+		prefixd_admin_put_u64(r, j, "parked", parked(s, info.session));
 		prefixd_admin_append(r, list, j);
 	}
 	return leases;
@@ -486,4 +495,5 @@ void prefixd_admin_stat(struct prefixd_server *s, const json_t *args, struct pre
 	PUT(r, r->root, &sums, n_slots);
 	prefixd_admin_put_u64(r, r->root, "leases", leases);
 	prefixd_admin_put_u64(r, r->root, "sessions", sessions);
+	prefixd_admin_put_u64(r, r->root, "parked", s->parking.n_frames);
 }

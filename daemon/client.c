@@ -42,6 +42,7 @@ static void client_free(struct prefixd_client *c)
 		event_free(c->hello_ev);
 	if (c->pidfd >= 0)
 		close(c->pidfd);
+	prefixd_words_deinit(&c->words);
 	c->server->clients[c->session] = NULL;
 	free(c);
 }
@@ -101,6 +102,7 @@ static struct prefixd_client *client_at(struct prefixd_server *s, uint32_t i)
 	c->session = i;
 	c->pidfd = -1;
 	radix_list_init(&c->link);
+	prefixd_words_init(&c->words, &s->parking, s->options->max_frame);
 	s->clients[i] = c;
 	return c;
 }
@@ -123,9 +125,10 @@ static void client_tell(struct prefixd_client *c, enum prefixd_event_type type)
 	prefixd_server_step(c->server, &event);
 }
 
-/* Both ends are told once, and not at all after FORGET. */
+/* Both ends are told once, and not at all after FORGET.  What is parked by then is of no use. */
 static void client_tell_eof(struct prefixd_client *c)
 {
+	prefixd_words_end(&c->words, prefixd_now_ns());
 	if (c->ended || c->gone || c->forgotten)
 		return;
 	c->ended = true;
@@ -134,6 +137,7 @@ static void client_tell_eof(struct prefixd_client *c)
 
 static void client_tell_gone(struct prefixd_client *c)
 {
+	prefixd_words_end(&c->words, prefixd_now_ns());
 	if (c->gone || c->forgotten)
 		return;
 	c->gone = true;
@@ -171,10 +175,10 @@ static void client_hear_ends(struct prefixd_client *asking)
 	s->hearing = false;
 }
 
-static void client_on_frame(struct prefixd_conn *conn, const struct proto_header *header,
-			    const void *body)
+/* One request, for the engine to decide. */
+static void client_frame(struct prefixd_client *c, const struct proto_header *header,
+			 const void *body)
 {
-	struct prefixd_client *c = conn->owner;
 	struct prefixd_event event = { .type = PREFIXD_EVENT_FRAME, .session = c->session };
 	struct prefixd_server *s = c->server;
 	uint64_t begun;
@@ -192,6 +196,65 @@ static void client_on_frame(struct prefixd_conn *conn, const struct proto_header
 	}
 	prefixd_measure_request(&s->measures, header->op, prefixd_now_ns() - begun);
 }
+
+static void client_on_frame(struct prefixd_conn *conn, const struct proto_header *header,
+			    const void *body)
+{
+	struct prefixd_client *c = conn->owner;
+	int r = c->words.v ? prefixd_words_park(&c->words, header, body, prefixd_now_ns()) : 0;
+
+	if (r < 0)
+		prefixd_conn_drop(conn, PREFIXD_CLOSED_NO_MEMORY);
+	else if (r == 0)
+		client_frame(c, header, body);
+}
+
+/* ---- frames that waited for a word ----------------------------------------------------------- */
+
+static struct prefixd_client *client_of_words(struct prefixd_words *w)
+{
+	return radix_container_of(w, struct prefixd_client, words);
+}
+
+static void words_on_frame(struct prefixd_words *w, const struct proto_header *header,
+			   const void *body)
+{
+	struct prefixd_client *c = client_of_words(w);
+
+	if (!c->ended && !c->gone && !c->forgotten)
+		client_frame(c, header, body);
+}
+
+static void words_on_hold(struct prefixd_words *w, bool hold)
+{
+	struct prefixd_client *c = client_of_words(w);
+
+	if (c->connected)
+		prefixd_conn_hold(&c->conn, hold);
+}
+
+static void words_on_late(struct prefixd_words *w, const struct proto_header *header, uint32_t word,
+			  uint64_t is, uint64_t wanted)
+{
+	const struct prefixd_client *c = client_of_words(w);
+
+	prefixd_warn("session %u (pid %u): %s waits for word %u, which is %llu, to come to %llu; "
+		     "%u requests wait with it",
+		     c->session, c->peer.pid, proto_op_to_string(header->op), word,
+		     (unsigned long long)is, (unsigned long long)wanted, w->n_frames - 1);
+}
+
+static void words_on_turn(void *server)
+{
+	prefixd_server_settle(server);
+}
+
+const struct prefixd_words_ops prefixd_client_words = {
+	.frame = words_on_frame,
+	.hold = words_on_hold,
+	.late = words_on_late,
+	.turn = words_on_turn,
+};
 
 static void client_on_bad(struct prefixd_conn *conn, const struct proto_header *header,
 			  enum proto_status status)

@@ -103,7 +103,7 @@ static void conn_patience(struct prefixd_conn *c)
 /* Tells libevent what this connection waits for now. */
 static void conn_interest(struct prefixd_conn *c)
 {
-	bool read = !c->eof && !c->closing && !c->dead && !c->more && !conn_behind(c);
+	bool read = !c->eof && !c->closing && !c->dead && !c->more && !c->held && !conn_behind(c);
 	/* What was queued in this turn is tried first: mostly the socket takes it at once. */
 	bool write = !c->dead && prefixd_conn_unsent(c) > 0 && !radix_list_linked(&c->dirty_link);
 
@@ -190,7 +190,7 @@ static void conn_frames(struct prefixd_conn *c, uint32_t budget)
 			if (in_pending(c) < need)
 				break;
 		}
-		if (budget == 0 || conn_behind(c)) {
+		if (budget == 0 || c->held || conn_behind(c)) {
 			c->more = true;
 			return; /* the buffer stays as it is until their turn comes */
 		}
@@ -220,7 +220,7 @@ static void conn_settle(struct prefixd_conn *c)
 {
 	if (c->more && !c->closing && !c->dead) {
 		/* With too much unsent the write event brings it back instead. */
-		if (!conn_behind(c)) {
+		if (!c->held && !conn_behind(c)) {
 			if (!radix_list_linked(&c->busy_link))
 				radix_list_add_tail(&c->set->busy, &c->busy_link);
 			conn_schedule(c->set);
@@ -231,6 +231,13 @@ static void conn_settle(struct prefixd_conn *c)
 	conn_patience(c);
 	if (!c->dead)
 		conn_interest(c);
+}
+
+void prefixd_conn_hold(struct prefixd_conn *c, bool hold)
+{
+	c->held = hold;
+	if (!hold && !c->dead)
+		conn_settle(c); /* what it holds back comes in the next turn */
 }
 
 /* One read.  Return: bytes, 0 when nothing more can be had now (end, would block, error). */

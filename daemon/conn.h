@@ -97,6 +97,7 @@ struct prefixd_conn {
 	bool dead;               /* close now */
 	bool tell;               /* by the owner, after a send: call `sent` */
 	bool more;               /* whole frames are left in the buffer */
+	bool held;               /* by the owner: no frame is handed over, nothing is read */
 	bool reading, writing;
 	bool behind; /* above the soft limit; late_ev runs */
 };
@@ -124,6 +125,8 @@ void prefixd_conn_drop(struct prefixd_conn *c, enum prefixd_closed why);
 /* What is about to end it, in case that somebody else closes it first. */
 void prefixd_conn_because(struct prefixd_conn *c, enum prefixd_closed why);
 const char *prefixd_closed_to_string(enum prefixd_closed why);
+/* Whether its frames stay where they are, until the owner lets go. */
+void prefixd_conn_hold(struct prefixd_conn *c, bool hold);
 /* Reads and handles what the socket still holds, without regard to the budget, until it is empty
  * or `max` bytes were read; for the last words of a process that has ended. */
 void prefixd_conn_drain(struct prefixd_conn *c, size_t max);

@@ -20,7 +20,8 @@
 struct prefixd_engine; /* opaque */
 
 #define PREFIXD_TENANT_NAME_MAX 64
-#define PREFIXD_RANKS_MAX       16u /* pools of a group, and ranks of a namespace with stripes */
+#define PREFIXD_WORDS           512u /* 64-bit words of a session that asks for them: one page */
+#define PREFIXD_RANKS_MAX       16u  /* pools of a group, and ranks of a namespace with stripes */
 
 /* Who may name which tenant.  Ids are positions in the array. */
 struct prefixd_tenant {
@@ -321,8 +322,9 @@ struct prefixd_action {
 		struct {
 			const uint8_t *bytes; /* valid until the next step */
 			size_t len;
-			bool with_fds; /* pass the group's descriptors along, */
-			uint32_t rank; /* those of this rank's pool */
+			bool with_fds;   /* pass the group's descriptors along, */
+			uint32_t rank;   /* those of this rank's pool */
+			bool with_words; /* last of all, one of the session's words */
 			bool read_only;
 			bool tell_ready; /* SUBSCRIBER_READY once all of it was written */
 		} send;

@@ -173,8 +173,6 @@ static bool check_offered(struct prefixd_engine *e, struct prefixd_request *rq,
 {
 	if (m->flags & PROTO_OPEN_WINDOWS)
 		return bad(e, rq, "flags", "WINDOWS is not offered by this daemon");
-	if (m->flags & PROTO_OPEN_WORDS)
-		return bad(e, rq, "flags", "WORDS is not offered by this daemon");
 	if (m->cold_codec.n && !(m->cold_codec.n == 4 && !memcmp(m->cold_codec.p, "none", 4)))
 		return bad(e, rq, "cold_codec", "this daemon codes no blocks; give none");
 	if (m->exact_layers.n)
@@ -392,6 +390,8 @@ static void reply_open(struct prefixd_engine *e, struct prefixd_request *rq,
 	struct prefixd_reply rp;
 	struct prefixd_action *a;
 
+	if (rq->words)
+		rep.n_words = rq->s->n_words = PREFIXD_WORDS;
 	if (ns->seed_mismatch)
 		e->counters.seed_mismatch++;
 	if (rq->s->version < 2)
@@ -402,6 +402,7 @@ static void reply_open(struct prefixd_engine *e, struct prefixd_request *rq,
 	a = prefixd_reply_send(e, rq, &rp);
 	a->u.send.with_fds = g->n_fds > 0;
 	a->u.send.rank = rank;
+	a->u.send.with_words = rq->words;
 	a->group = g->id;
 }
 
@@ -465,6 +466,7 @@ static int wait_for_pool(struct prefixd_engine *e, struct prefixd_request *rq,
 	w->seq = rq->h->seq;
 	w->ns = ns;
 	w->rank = rank;
+	w->words = rq->words;
 	ns->refs++;
 	radix_list_add_tail(&g->waiting, &w->link);
 	rq->s->n_waiting++;
@@ -545,6 +547,9 @@ void prefixd_op_open(struct prefixd_engine *e, struct prefixd_request *rq)
 		prefixd_refuse(e, rq, PROTO_STATUS_DRAINING, NULL, "the daemon is stopping");
 		return;
 	}
+	/* The session's own wish: it says nothing about what is in a block. */
+	rq->words = m.flags & PROTO_OPEN_WORDS;
+	m.flags &= ~(uint32_t)PROTO_OPEN_WORDS;
 	if (check_names(e, rq, &m) && check_keys(e, rq, &m) && check_sizes(e, rq, &m) &&
 	    check_offered(e, rq, &m))
 		open_namespace(e, rq, &m);
@@ -586,7 +591,7 @@ void prefixd_open_answer(struct prefixd_engine *e, struct prefixd_group *g,
 		struct prefixd_waiting *w = radix_list_first(&g->waiting, struct prefixd_waiting,
 							     link);
 		struct proto_header h = { .op = PROTO_OP_OPEN, .seq = w->seq };
-		struct prefixd_request rq = { .s = w->session, .h = &h };
+		struct prefixd_request rq = { .s = w->session, .h = &h, .words = w->words };
 
 		if (status == PROTO_STATUS_DEVICE_LOST) {
 			prefixd_refuse_lost(e, &rq, g, PROTO_STATUS_BUSY);

@@ -117,6 +117,7 @@ struct prefixd_waiting {
 	struct prefixd_namespace *ns; /* holds a reference */
 	uint32_t rank;
 	uint64_t seq;
+	bool words; /* as in its request */
 };
 
 struct prefixd_namespace {
@@ -289,6 +290,7 @@ struct prefixd_request {
 	struct prefixd_stripe *shared;
 	struct prefixd_request *asker;
 	struct prefixd_lease *seat; /* COMMIT, RELEASE: the rank's that asks */
+	bool words;                 /* an OPEN that asks for the session's words */
 	struct proto_id op_id;
 	uint64_t body_hash[2];
 };

@@ -95,6 +95,7 @@ static void below_gather(struct prefixd_server *s, uint64_t now, struct prefixd_
 	snap->device_lost = snap->carrier.lost;
 	prefixd_server_helpers(s, now, &copy, &redis);
 	snap->copy_waiting = copy.waiting;
+	snap->parked_frames = s->parking.n_frames;
 	snap->copy_beat_age_ns = copy.beat_age_ns;
 	snap->redis_waiting = redis.waiting;
 	snap->redis_beat_age_ns = redis.beat_age_ns;

@@ -100,6 +100,7 @@ struct prefixd_snapshot {
 	uint64_t leases, orphan_leases, lease_age_max_ns;
 	uint64_t pinned_blocks, pinned_bytes, reserved_slots;
 	uint64_t kept_slots, pool_over;
+	uint64_t parked_frames;
 
 	struct prefixd_redis_stats redis; /* zeroes without one */
 	uint64_t redis_up, redis_breaker[3];

@@ -285,6 +285,9 @@ const struct prefixd_family prefixd_metric_families[] = {
 	       { "redis_commands", NULL, AT(redis.queued) }),
 	  .help = "Work that waits: for the thread that copies, for the one that speaks to Redis, "
 		  "and in it for earlier commands." },
+	{ "prefixd_parked_frames", PREFIXD_GAUGE, ONE(parked_frames),
+	  .help = "Requests that wait for a word of their worker's stream, and those behind "
+		  "them." },
 	{ "prefixd_helper_heartbeat_age_seconds", PREFIXD_GAUGE, PREFIXD_SECONDS, .label = "helper",
 	  MANY({ "copy", NULL, AT(copy_beat_age_ns) }, { "redis", NULL, AT(redis_beat_age_ns) }),
 	  .help = "Since the thread last said that it is alive; 0 where there is none." },

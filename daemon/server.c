@@ -99,7 +99,7 @@ static void capture_add(struct prefixd_capture *cap, const uint8_t *bytes, size_
 static void act_send(struct prefixd_server *s, const struct prefixd_action *a)
 {
 	struct prefixd_client *c = prefixd_client_find(s, a->session);
-	int fds[PREFIXD_POOL_FDS_MAX];
+	int fds[PREFIXD_POOL_FDS_MAX + 1], fd;
 	uint32_t n_fds = 0;
 
 	if (!c)
@@ -113,6 +113,17 @@ static void act_send(struct prefixd_server *s, const struct prefixd_action *a)
 	if (a->u.send.with_fds)
 		n_fds = prefixd_pools_fds(&s->pools, a->group, a->u.send.rank, a->u.send.read_only,
 					  fds);
+	if (a->u.send.with_words) {
+		fd = prefixd_words_fd(&c->words);
+		if (fd < 0) {
+			prefixd_error("session %u gets no words, and is closed: %s", c->session,
+				      strerror(-fd));
+			prefixd_conn_drop(&c->conn, fd == -ENOMEM ? PREFIXD_CLOSED_NO_MEMORY
+								  : PREFIXD_CLOSED_NO_DESCRIPTOR);
+			return;
+		}
+		fds[n_fds++] = fd;
+	}
 	prefixd_conn_send(&c->conn, a->u.send.bytes, a->u.send.len, fds, n_fds);
 	c->conn.tell |= a->u.send.tell_ready;
 }
@@ -378,6 +389,7 @@ static int loop_start(struct prefixd_server *s, char *why, size_t why_len)
 		return r;
 	r = prefixd_conns_init(&s->conns, s->base);
 	s->conns.slow_ns = &s->options->slow_reader_timeout;
+	prefixd_parking_init(&s->parking, s->base, &prefixd_client_words, s);
 	return r < 0 ? r : signals_init(s);
 }
 
@@ -476,6 +488,7 @@ int prefixd_server_new(struct prefixd_server **ret_server, struct prefixd_option
 	s->started_wall_ns = s->reload_wall_ns = prefixd_wall_ns();
 	radix_list_init(&s->graveyard);
 	s->notify.fd = -1;
+	s->parking.timer = -1;
 	r = prefixd_upgrade_init(s);
 	if (r < 0)
 		snprintf(why, why_len, "out of memory");
@@ -561,6 +574,7 @@ struct prefixd_server *prefixd_server_free(struct prefixd_server *s)
 	if (s->timer_ev)
 		event_free(s->timer_ev);
 	prefixd_conns_deinit(&s->conns);
+	prefixd_parking_deinit(&s->parking);
 	if (s->base)
 		event_base_free(s->base);
 	if (s->memory.n_live > 0)

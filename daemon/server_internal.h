@@ -14,6 +14,7 @@
 #include "daemon/notify.h"
 #include "daemon/pools.h"
 #include "daemon/server.h"
+#include "daemon/words.h"
 
 struct event;
 struct event_base;
@@ -24,6 +25,7 @@ struct prefixd_client {
 	uint32_t session;       /* position in server->clients */
 	struct prefixd_peer peer;
 	struct prefixd_conn conn;
+	struct prefixd_words words;
 	int pidfd; /* -1: the process cannot be watched */
 	struct event *pid_ev, *hello_ev;
 	bool connected; /* conn is in use */
@@ -54,6 +56,7 @@ struct prefixd_server {
 
 	struct event_base *base;
 	struct prefixd_conns conns;
+	struct prefixd_parking parking;
 	struct prefixd_listener worker, admin;
 	struct prefixd_memory memory;
 	struct prefixd_pools pools;
@@ -113,6 +116,8 @@ void prefixd_client_forget(struct prefixd_client *c);
 void prefixd_client_watch(struct prefixd_server *s, const struct prefixd_action *a);
 /* Its process is not there (any more); any other turn of the loop. */
 void prefixd_client_gone(struct prefixd_server *s, uint32_t session);
+/* What parked frames of its sessions want (words.h). */
+extern const struct prefixd_words_ops prefixd_client_words;
 void prefixd_clients_reap(struct prefixd_server *s);
 void prefixd_clients_free(struct prefixd_server *s);
 /* A session of the shell's own, as an admin peer; NULL without memory.  Ends with _internal_end. */

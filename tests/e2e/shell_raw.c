@@ -169,8 +169,14 @@ void raw_hello(struct raw *r)
 
 struct proto_open_rep raw_open(struct raw *r, const char *model, uint64_t block_bytes)
 {
+	return raw_open_with(r, model, block_bytes, 0);
+}
+
+struct proto_open_rep raw_open_with(struct raw *r, const char *model, uint64_t block_bytes,
+				    uint32_t flags)
+{
 	struct proto_open_req m = { .key_mode = PROTO_KEYS_TOKENS,
-				    .flags = PROTO_OPEN_OPAQUE,
+				    .flags = PROTO_OPEN_OPAQUE | flags,
 				    .model = { .p = model, .n = (uint32_t)strlen(model) },
 				    .revision = { .p = "r1", .n = 2 },
 				    .dtype = { .p = "float16", .n = 7 },

@@ -32,5 +32,8 @@ bool raw_call(struct raw *r, uint16_t op, const void *body, size_t len);
 void raw_hello(struct raw *r);
 /* Opens an opaque namespace of 16 tokens a block and expects descriptors. */
 struct proto_open_rep raw_open(struct raw *r, const char *model, uint64_t block_bytes);
+/* The same with further PROTO_OPEN_* flags. */
+struct proto_open_rep raw_open_with(struct raw *r, const char *model, uint64_t block_bytes,
+				    uint32_t flags);
 /* An ADMIN request; the JSON text of the answer, valid until the next reply. */
 const char *raw_admin(struct raw *r, const char *json);

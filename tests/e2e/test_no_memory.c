@@ -84,12 +84,12 @@ static void say_hello(struct guest *g)
 	ask(g, PROTO_OP_HELLO, body, w_.len);
 }
 
-static uint32_t open_namespace(struct guest *g, const char *model)
+static uint32_t open_namespace_with(struct guest *g, const char *model, uint32_t flags)
 {
 	struct proto_open_rep rep;
 	const char *bad;
 
-	ENCODED(open_req, .key_mode = PROTO_KEYS_TOKENS, .flags = PROTO_OPEN_OPAQUE,
+	ENCODED(open_req, .key_mode = PROTO_KEYS_TOKENS, .flags = PROTO_OPEN_OPAQUE | flags,
 		.model = { .p = model, .n = (uint32_t)strlen(model) },
 		.revision = { .p = "r1", .n = 2 }, .dtype = { .p = "float16", .n = 7 }, .layers = 1,
 		.kv_heads = 1, .head_dim = 64, .block_tokens = 16, .block_bytes = 4096,
@@ -99,6 +99,11 @@ static uint32_t open_namespace(struct guest *g, const char *model)
 	if (!fine(g) || proto_open_rep_decode(g->r.body, g->r.h.len, &rep, &bad))
 		return UINT32_MAX;
 	return rep.ns;
+}
+
+static uint32_t open_namespace(struct guest *g, const char *model)
+{
+	return open_namespace_with(g, model, 0);
 }
 
 static uint64_t take_lease(struct guest *g, uint32_t ns, uint32_t first, uint32_t n)
@@ -128,6 +133,36 @@ static void give_back(struct guest *g, uint64_t lease)
 {
 	ENCODED(release_req, .lease = lease);
 	ask(g, PROTO_OP_RELEASE, body, w_.len);
+}
+
+/* A RELEASE that waits for a word, and one behind it; then the word comes. */
+static void give_back_later(struct guest *g, uint64_t lease)
+{
+	uint8_t frame[2 * (PROTO_HEADER_LEN + 64)];
+	uint64_t *words = MAP_FAILED;
+	size_t n;
+
+	(void)open_namespace_with(g, "m", PROTO_OPEN_WORDS);
+	if (!fine(g) || g->r.n_fds == 0)
+		return;
+	words = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, g->r.fds[g->r.n_fds - 1], 0);
+	ck_assert_ptr_ne(words, MAP_FAILED);
+	{
+		ENCODED(release_req, .lease = lease, .word = 1, .value = 1);
+		n = raw_frame(&g->r, frame, PROTO_OP_RELEASE, body, w_.len);
+	}
+	{
+		ENCODED(release_req, .lease = lease);
+		n += raw_frame(&g->r, frame + n, PROTO_OP_RELEASE, body, w_.len);
+	}
+	g->open = raw_write(&g->r, frame, n);
+	e2e_sleep_ms(1);
+	__atomic_store_n(&words[0], 1, __ATOMIC_RELEASE);
+	for (int i = 0; i < 2 && g->open; i++) {
+		g->open = raw_read(&g->r);
+		n_closed += !g->open;
+	}
+	munmap(words, 4096);
 }
 
 /* Everything that a worker may say. */
@@ -163,7 +198,7 @@ static void session(struct guest *g)
 	ask(g, PROTO_OP_PROBE, body, match_body(body, sizeof(body), ns, 1, 4));
 	ask(g, PROTO_OP_EXPLAIN, body, match_body(body, sizeof(body), ns, 1, 4));
 	ask(g, PROTO_OP_PING, NULL, 0);
-	give_back(g, lease);
+	give_back_later(g, lease);
 	give_back(g, other);
 	(void)open_namespace(g, "n");
 }

@@ -222,6 +222,47 @@ START_TEST(bodies_of_their_version)
 }
 END_TEST
 
+/* WORDS is the session's wish: the namespace is the same one, and each session has its own. */
+START_TEST(words_of_a_session)
+{
+	struct proto_open_req o = world_open_req("m"), late = world_open_req("late");
+	struct proto_release_req release = { .word = 1 };
+	struct proto_release_rep counts;
+	struct proto_open_rep rep;
+	struct scene_place a, b;
+
+	begin();
+	a = place(100, 3);
+	b = place(101, 3);
+	ck_assert_uint_eq(a.ns.n_words, 0);
+	ck_assert(!a.c->with_words);
+	release.lease = hold(&a);
+	ck_assert_int_eq(world_release(a.c, &release, &counts), PROTO_STATUS_BAD_BODY);
+	o.flags |= PROTO_OPEN_WORDS;
+	ck_assert_int_eq(world_open(a.c, &o, &rep), PROTO_STATUS_OK);
+	ck_assert_uint_eq(rep.ns, a.ns.ns);
+	ck_assert_uint_eq(rep.n_words, 512);
+	ck_assert_uint_eq(rep.n_pool_fds, a.ns.n_pool_fds);
+	ck_assert(a.c->with_fds && a.c->with_words);
+	release.word = 512;
+	ck_assert_int_eq(world_release(a.c, &release, &counts), PROTO_STATUS_OK);
+	release.lease = hold(&b);
+	ck_assert_int_eq(world_release(b.c, &release, &counts), PROTO_STATUS_BAD_BODY);
+	/* An OPEN that waits for its pool has not forgotten what was asked. */
+	w.config.hold_pools = true;
+	late.flags |= PROTO_OPEN_WORDS;
+	late.head_dim = 8;
+	late.block_bytes = 128;
+	ck_assert_int_eq(world_open(b.c, &late, &rep), -EINPROGRESS);
+	world_pool_answer(&w, true);
+	ck_assert_int_eq(world_open_reply(b.c, &rep), PROTO_STATUS_OK);
+	ck_assert_uint_eq(rep.n_words, 512);
+	ck_assert(b.c->with_words);
+	ck_assert_int_eq(world_release(b.c, &release, &counts), PROTO_STATUS_OK);
+	world_deinit(&w);
+}
+END_TEST
+
 /* Flags of version 3 mean nothing in an older one: the body is wrong, the connection goes on. */
 START_TEST(flags_of_version_3)
 {
@@ -374,6 +415,7 @@ int main(void)
 	tcase_add_test(t, version_1_as_it_was);
 	tcase_add_loop_test(t, bodies_of_their_version, 0, PROTO_VERSION);
 	tcase_add_test(t, flags_of_version_3);
+	tcase_add_test(t, words_of_a_session);
 	tcase_add_test(t, orphans_are_told);
 	tcase_add_test(t, orphans_of_several_lives);
 	tcase_add_test(t, pools_have_names);

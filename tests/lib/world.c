@@ -207,6 +207,7 @@ static void act_send(struct world *w, const struct prefixd_action *a)
 	c->with_fds = a->u.send.with_fds;
 	if (c->with_fds)
 		c->fds_rank = a->u.send.rank;
+	c->with_words = a->u.send.with_words;
 	c->n_replies++;
 	world_client_got(c);
 }

@@ -42,6 +42,7 @@ struct world_client {
 	uint32_t body_cap;
 	bool with_fds;
 	uint32_t fds_rank; /* whose pool they are of */
+	bool with_words;
 	/* CHANGES: the events of all frames so far, one behind the other, as on the wire */
 	uint8_t *changes;
 	uint32_t changes_len, changes_cap;
