@@ -220,7 +220,7 @@ static void lease_stand(struct prefixd_engine *e, struct prefixd_lease *l,
 	l->hit_told = true;
 	e->n_active++;
 	e->n_restored++;
-	if (l->session->copies)
+	if (l->session->copies && !l->stripe)
 		radix_list_add_tail(&e->aging, &l->aging);
 	prefixd_fence_left(l);
 }
@@ -230,15 +230,32 @@ static void lease_stand(struct prefixd_engine *e, struct prefixd_lease *l,
  * held by a lease of its own, which ends as this one does.  There is room for it.
  */
 static void lease_beside(struct prefixd_engine *e, const struct prefixd_lease *l,
-			 struct prefixd_root *root, const struct radix_place *at)
+			 struct prefixd_session *s, struct prefixd_root *root,
+			 const struct radix_place *at)
 {
 	struct prefixd_lease *b = prefixd_lease_new(e);
 
 	radix_assert(b);
-	prefixd_lease_of_earlier(b, l->session, l->group,
+	prefixd_lease_of_earlier(b, s, l->group,
 				 e->next_serial++ << PREFIXD_LEASE_IDX_BITS | b->idx, e->now_ns);
 	lease_stand(e, b, root, at, NULL);
 	prefixd_note_lease(e, b);
+}
+
+/* Of one that ranks share, each rank has one. */
+static void leases_beside(struct prefixd_engine *e, const struct prefixd_lease *l,
+			  struct prefixd_root *root, const struct radix_place *at)
+{
+	if (!l->stripe) {
+		lease_beside(e, l, l->session, root, at);
+		return;
+	}
+	for (uint32_t i = 0; i < l->stripe->n_ranks; i++) {
+		const struct prefixd_lease *seat = l->stripe->seats[i].lease;
+
+		if (seat && seat->session)
+			lease_beside(e, l, seat->session, root, at);
+	}
 }
 
 /* What it holds of its path is pinned, as it was. */
@@ -247,7 +264,7 @@ static void lease_again(struct prefixd_engine *e, struct prefixd_lease *l,
 			bool other)
 {
 	for (uint32_t i = 2; i < n; i++)
-		lease_beside(e, l, root, &places[i]);
+		leases_beside(e, l, root, &places[i]);
 	lease_stand(e, l, root, &places[0], n > 1 ? &places[1] : NULL);
 	prefixd_note_lease_again(e, l, other);
 }
@@ -305,7 +322,9 @@ static int leases_room(struct prefixd_engine *e, const struct prefixd_group *g,
 		if (!prefixd_is_kept(g, e->leases[i]))
 			continue;
 		places = places_of(g, e->leases[i], roots, stands, n++, &root, &other);
-		more += places > 2 ? places - 2 : 0;
+		if (places > 2)
+			more += (places - 2) *
+				(e->leases[i]->stripe ? e->leases[i]->stripe->n_ranks : 1);
 	}
 	return more && !prefixd_lease_at(e, e->n_leases + more - 1) ? -ENOMEM : 0;
 }
@@ -319,11 +338,15 @@ static void lease_take(struct prefixd_engine *e, struct prefixd_group *g, struct
 
 	if (n) {
 		lease_again(e, l, root, stands->places, n, other);
+		if (l->stripe)
+			prefixd_stripe_adopted(e, l);
 		return;
 	}
 	lease_slots_only(e, l);
-	if (l->over && l->how == PREFIXD_END_DIED && e->config.grace_ns &&
-	    (l->n_own || g->n_lost)) {
+	if (l->stripe)
+		prefixd_stripe_adopted(e, l);
+	else if (l->over && l->how == PREFIXD_END_DIED && e->config.grace_ns &&
+		 (l->n_own || g->n_lost)) {
 		l->state = PREFIXD_LEASE_QUARANTINE;
 		l->due_ns = e->now_ns + e->config.grace_ns;
 		radix_list_add_tail(&e->quarantine, &l->link);
@@ -403,7 +426,10 @@ static void group_lost(struct prefixd_engine *e, struct prefixd_group *g, const 
 		if (!prefixd_is_kept(g, l))
 			continue;
 		l->n_own = 0;
-		lease_end(e, l);
+		if (l->stripe)
+			prefixd_stripe_unadopted(e, l);
+		else
+			lease_end(e, l);
 	}
 	for (uint32_t i = 0; i < e->ledger.arrays[PREFIXD_LEDGER_ROOT].n; i++) {
 		const struct prefixd_root_record *r = prefixd_ledger_at(&e->ledger,

@@ -91,6 +91,20 @@ void prefixd_decision_over(struct prefixd_engine *e, struct prefixd_stripe *st,
 	e->n_decisions_over++;
 }
 
+void prefixd_decision_again(struct prefixd_engine *e, const struct proto_id *id, uint32_t ns,
+			    uint32_t tenant)
+{
+	struct prefixd_decision *d = find(e, id, ns, tenant) ? NULL
+							     : decision_new(e, id, ns, tenant);
+
+	if (!d)
+		return; /* without memory a rank that comes late decides anew */
+	d->how = PREFIXD_END_DIED;
+	d->over_ns = e->now_ns;
+	radix_list_add_tail(&e->decisions_over, &d->link);
+	e->n_decisions_over++;
+}
+
 void prefixd_decisions_deinit(struct prefixd_engine *e)
 {
 	while (e->decisions.n)

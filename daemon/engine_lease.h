@@ -40,10 +40,11 @@ struct prefixd_lease {
 	struct prefixd_session *session; /* NULL in quarantine */
 	struct prefixd_group *group;
 	struct prefixd_stripe *stripe; /* ranks share it, or this is the seat of one; else NULL */
-	uint32_t rank;                 /* of a seat */
-	struct prefixd_root *root;     /* NULL once ended */
-	struct radix_pin pin;          /* the path so far: it ends where device copies end */
-	struct radix_pin hold;         /* the deepest member found, while that is below the path */
+	bool seat;
+	uint32_t rank;             /* of a seat */
+	struct prefixd_root *root; /* NULL once ended */
+	struct radix_pin pin;      /* the path so far: it ends where device copies end */
+	struct radix_pin hold;     /* the deepest member found, while that is below the path */
 	bool held;
 	struct radix_pin donor; /* the block whose leading tokens were offered */
 	bool donor_held;

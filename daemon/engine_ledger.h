@@ -99,7 +99,10 @@ struct prefixd_lease_record {
 	uint32_t session; /* place of its record, */
 	uint32_t session_check;
 	uint32_t group, root;
-	uint64_t reserved[4];
+	/* one that ranks share has no session, and each of them a seat: zeroes where nobody does */
+	uint32_t n_ranks, rank; /* RADIX_NONE: the shared lease itself, not a seat */
+	uint64_t shared;        /* of a seat: its id */
+	struct proto_id decision;
 	struct prefixd_lease_half half[2];
 };
 
@@ -161,6 +164,9 @@ void prefixd_ledger_set_version(struct radix_store *store, uint32_t version);
 struct prefixd_lease_name {
 	uint64_t id;
 	uint32_t idx, session, session_check, group, root;
+	uint32_t n_ranks, rank;
+	uint64_t shared;
+	struct proto_id decision;
 };
 
 /* Writes the record; both halves say the same. */

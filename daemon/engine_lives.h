@@ -7,6 +7,7 @@
  *     engine_restore.c  the first step of a life: tenants, groups, namespaces, orphans
  *     engine_adopt.c    a group's memory is there: index, roots, leases
  *     engine_stand.c    where its leases stood
+ *     engine_stripe_kept.c  the same of leases that ranks share
  *     engine_check.c    payloads are compared with their checksums
  *
  * The data is in engine_ledger.h and engine_types.h.
@@ -78,7 +79,8 @@ void prefixd_adopt_done(struct prefixd_engine *e);
 
 static inline bool prefixd_is_kept(const struct prefixd_group *g, const struct prefixd_lease *l)
 {
-	return l->state == PREFIXD_LEASE_KEPT && l->group == g;
+	/* Seats follow what they share. */
+	return l->state == PREFIXD_LEASE_KEPT && l->group == g && !l->seat;
 }
 
 /* ---- engine_stand.c -------------------------------------------------------------------------- */

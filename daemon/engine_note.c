@@ -259,10 +259,16 @@ void prefixd_note_lease(struct prefixd_engine *e, const struct prefixd_lease *l)
 	name = (struct prefixd_lease_name){
 		.id = l->id,
 		.idx = l->idx,
-		.session = RADIX_NONE, /* one that ranks share: each seat names its rank's */
+		.session = RADIX_NONE,
 		.group = l->group->id,
 		.root = l->root ? l->root->index_root : RADIX_NONE,
 	};
+	if (l->stripe) {
+		name.n_ranks = l->stripe->n_ranks;
+		name.rank = l->seat ? l->rank : RADIX_NONE;
+		name.shared = l->seat ? l->stripe->lease->id : 0;
+		name.decision = l->seat ? name.decision : l->stripe->decision->id;
+	}
 	if (!prefixd_is_shared(l)) {
 		s = session_record(e, l->session->record);
 		s->users++;

@@ -258,7 +258,10 @@ static int take_lease(struct prefixd_engine *e, struct take *t,
 	struct prefixd_lease *l = e->leases[name->idx];
 	struct prefixd_session_record *r;
 	struct prefixd_session *s;
+	int ret = name->n_ranks ? prefixd_seat_again(e, name) : 0;
 
+	if (ret)
+		return ret;
 	if (!t->of[name->session] && take_session(e, t, name->session) < 0)
 		return -ENOMEM;
 	s = t->of[name->session];
@@ -267,19 +270,29 @@ static int take_lease(struct prefixd_engine *e, struct take *t,
 	radix_list_remove(&l->link); /* it was free */
 	l->state = PREFIXD_LEASE_KEPT;
 	prefixd_lease_of_earlier(l, s, g, name->id, e->now_ns);
+	if (l->seat)
+		prefixd_stripe_speaks(l->stripe, s);
 	e->restored.n_leases++;
 	return 0;
+}
+
+static bool session_is_whole(const struct prefixd_engine *e, const struct prefixd_lease_name *name)
+{
+	const uint64_t *session = prefixd_ledger_at(ledger(e), PREFIXD_LEDGER_SESSION,
+						    name->session);
+
+	return session && prefixd_ledger_is(ledger(e), PREFIXD_LEDGER_SESSION, name->session) &&
+	       (uint32_t)*session == name->session_check;
 }
 
 /* Does what the record names exist? */
 static bool is_whole(const struct prefixd_engine *e, const struct prefixd_lease_name *name)
 {
-	const uint64_t *session = prefixd_ledger_at(ledger(e), PREFIXD_LEDGER_SESSION,
-						    name->session);
-
-	return name->group < e->n_groups && e->groups[name->group] && session &&
-	       prefixd_ledger_is(ledger(e), PREFIXD_LEDGER_SESSION, name->session) &&
-	       (uint32_t)*session == name->session_check;
+	if (name->group >= e->n_groups || !e->groups[name->group])
+		return false;
+	if (name->n_ranks == 0 || name->rank != RADIX_NONE)
+		return session_is_whole(e, name);
+	return name->session == RADIX_NONE;
 }
 
 static uint32_t leases_used(const struct prefixd_engine *e)
@@ -296,7 +309,8 @@ static uint32_t leases_used(const struct prefixd_engine *e)
 	return radix_min_u32(n, 1u << PREFIXD_LEASE_IDX_BITS);
 }
 
-static int take_leases(struct prefixd_engine *e, struct take *t)
+/* Those that ranks share come first, so that their seats find them. */
+static int take_leases(struct prefixd_engine *e, struct take *t, bool shared)
 {
 	uint32_t n = leases_used(e);
 
@@ -306,6 +320,7 @@ static int take_leases(struct prefixd_engine *e, struct take *t)
 		struct prefixd_lease_half half[2];
 		struct prefixd_lease_name name;
 		bool damaged;
+		int ret;
 
 		if (!prefixd_lease_at(e, i))
 			return -ENOMEM;
@@ -317,8 +332,13 @@ static int take_leases(struct prefixd_engine *e, struct take *t)
 			prefixd_ledger_lease_end(r);
 			continue;
 		}
-		if (take_lease(e, t, &name) < 0)
+		if (shared != (name.n_ranks && name.rank == RADIX_NONE))
+			continue;
+		ret = shared ? prefixd_stripe_again(e, &name) : take_lease(e, t, &name);
+		if (ret < 0)
 			return -ENOMEM;
+		if (ret)
+			prefixd_ledger_lease_end(r);
 	}
 	return 0;
 }
@@ -331,7 +351,11 @@ static int take_sessions(struct prefixd_engine *e, struct take *t)
 	t->of = prefixd_take0(e->alloc, (t->n_places + 1) * sizeof(struct prefixd_session *));
 	if (!t->of)
 		return -ENOMEM;
-	r = take_leases(e, t);
+	r = take_leases(e, t, true);
+	if (r == 0)
+		r = take_leases(e, t, false);
+	if (r == 0)
+		prefixd_stripes_lonely(e);
 	for (uint32_t i = 0; r == 0 && i < t->n_places; i++)
 		if (!t->of[i] && prefixd_ledger_is(ledger(e), PREFIXD_LEDGER_SESSION, i))
 			prefixd_ledger_put(&e->ledger, PREFIXD_LEDGER_SESSION, i);
@@ -346,6 +370,7 @@ static int take_sessions(struct prefixd_engine *e, struct take *t)
 static void give_up(struct prefixd_engine *e)
 {
 	prefixd_ledger_wipe(&e->ledger);
+	prefixd_stripes_give_up(e);
 	for (uint32_t i = 0; i < e->n_leases; i++) {
 		struct prefixd_lease *l = e->leases[i];
 
@@ -481,12 +506,13 @@ void prefixd_restore_not(struct prefixd_engine *e)
 void prefixd_kept_finish(struct prefixd_engine *e, struct prefixd_lease *l,
 			 enum prefixd_lease_end how)
 {
-	(void)e;
 	radix_list_remove(&l->link);
 	l->session->n_leases--;
 	l->session = NULL;
 	l->over = true;
 	l->how = how;
+	if (l->seat)
+		prefixd_seat_kept_over(e, l);
 }
 
 void prefixd_restored_over(struct prefixd_engine *e, struct prefixd_lease *l)

@@ -72,6 +72,7 @@ void prefixd_seat_begin(struct prefixd_engine *e, struct prefixd_stripe *st, uin
 	bool all = true;
 
 	l->state = PREFIXD_LEASE_SEAT;
+	l->seat = true;
 	l->id = e->next_serial++ << PREFIXD_LEASE_IDX_BITS | l->idx;
 	l->stripe = st;
 	l->rank = rank;
@@ -95,16 +96,15 @@ void prefixd_seat_begin(struct prefixd_engine *e, struct prefixd_stripe *st, uin
 	prefixd_note_lease(e, l);
 }
 
-/* Who speaks is connected, if anybody is; `except`: is about not to be. */
-static struct prefixd_session *choose(const struct prefixd_stripe *st,
-				      const struct prefixd_session *except)
+struct prefixd_session *prefixd_stripe_choose(const struct prefixd_stripe *st,
+					      const struct prefixd_session *except)
 {
 	struct prefixd_session *any = NULL;
 
 	for (uint32_t i = 0; i < st->n_ranks; i++) {
 		const struct prefixd_lease *l = st->seats[i].lease;
 
-		if (!l || l->state != PREFIXD_LEASE_SEAT)
+		if (!l || !l->session || l->state == PREFIXD_LEASE_REVOKED)
 			continue;
 		any = l->session;
 		if (any != except && any->state == PREFIXD_SESSION_READY)
@@ -193,15 +193,14 @@ static uint32_t end_all(struct prefixd_engine *e, struct prefixd_stripe *st)
 	return prefixd_lease_unquarantine(e, l);
 }
 
-/* A seat changed.  Returns how many slots became free. */
-static uint32_t settle(struct prefixd_engine *e, struct prefixd_stripe *st)
+uint32_t prefixd_stripe_settle(struct prefixd_engine *e, struct prefixd_stripe *st)
 {
 	struct standing s = standing_of(st);
 	struct prefixd_lease *l = st->lease;
 	uint32_t n = l->n_own + l->n_reserved;
 
 	if (l->state == PREFIXD_LEASE_ACTIVE && s.readers) {
-		prefixd_stripe_speaks(st, choose(st, NULL));
+		prefixd_stripe_speaks(st, prefixd_stripe_choose(st, NULL));
 		if (l->session->state == PREFIXD_SESSION_ORPHAN)
 			prefixd_fence_left(l);
 		prefixd_calls_trim(e, st);
@@ -233,7 +232,7 @@ void prefixd_seat_left(struct prefixd_engine *e, struct prefixd_lease *l)
 		return;
 	seat_of(l)->waits = false;
 	break_up(e, st, PREFIXD_END_DIED);
-	speaker = choose(st, l->session);
+	speaker = prefixd_stripe_choose(st, l->session);
 	prefixd_stripe_speaks(st, speaker);
 	if (speaker == l->session || speaker->state == PREFIXD_SESSION_ORPHAN)
 		prefixd_fence_left(st->lease);
@@ -248,8 +247,9 @@ uint32_t prefixd_seat_over(struct prefixd_engine *e, struct prefixd_lease *l)
 	if (l->session)
 		l->session->n_leases--;
 	l->stripe = NULL;
+	l->seat = false;
 	prefixd_lease_put_away(e, l);
-	return settle(e, st);
+	return prefixd_stripe_settle(e, st);
 }
 
 uint32_t prefixd_seat_frees(const struct prefixd_lease *l)
@@ -276,7 +276,7 @@ void prefixd_seat_finish(struct prefixd_engine *e, struct prefixd_lease *l,
 	}
 	if (how == PREFIXD_END_DIED && e->config.grace_ns && prefixd_lease_keeps_slots(l)) {
 		prefixd_lease_quarantine(e, l);
-		(void)settle(e, st);
+		(void)prefixd_stripe_settle(e, st);
 		return;
 	}
 	(void)prefixd_seat_over(e, l);
@@ -332,7 +332,7 @@ void prefixd_stripes_time(struct prefixd_engine *e, bool all)
 			break;
 		radix_list_remove(&st->open);
 		st->shut = true;
-		(void)settle(e, st);
+		(void)prefixd_stripe_settle(e, st);
 	}
 }
 

@@ -84,6 +84,7 @@ struct prefixd_stripe {
 	bool broken; /* a rank ended before that: nothing is stored any more */
 	uint16_t version;
 	enum prefixd_lease_end how; /* the first rank that did not release it, else RELEASED */
+	struct proto_id was;        /* of an earlier life: its decision id */
 	uint32_t asking;            /* rank whose call is being carried out; RADIX_NONE */
 	uint32_t n_stored;          /* blocks that all ranks have committed */
 	struct prefixd_seat seats[PREFIXD_RANKS_MAX];
@@ -98,12 +99,12 @@ struct prefixd_stripe {
 
 static inline bool prefixd_is_seat(const struct prefixd_lease *l)
 {
-	return l->stripe && l->stripe->lease != l;
+	return l->seat;
 }
 
 static inline bool prefixd_is_shared(const struct prefixd_lease *l)
 {
-	return l->stripe && l->stripe->lease == l;
+	return l->stripe && !l->seat;
 }
 
 /* The lease that holds what this one stands for. */
@@ -169,6 +170,9 @@ void prefixd_calls_deinit(struct prefixd_engine *e, struct prefixd_stripe *st);
 
 /* Of those that hold the lease, this session, or (NULL) another, speaks for all; NULL: nobody. */
 void prefixd_stripe_speaks(struct prefixd_stripe *st, struct prefixd_session *s);
+/* Who could: connected, if anybody is; `except` is about not to be.  NULL: there is nobody. */
+struct prefixd_session *prefixd_stripe_choose(const struct prefixd_stripe *st,
+					      const struct prefixd_session *except);
 /* NULL: no memory. */
 struct prefixd_stripe *prefixd_stripe_new(struct prefixd_engine *e, uint32_t n_ranks);
 void prefixd_stripe_free(struct prefixd_engine *e, struct prefixd_stripe *st);
@@ -208,5 +212,29 @@ void prefixd_stripe_block_sum(const struct prefixd_lease *l, struct radix_block 
  */
 void prefixd_stripe_committed(struct prefixd_lease *l, uint32_t rank, uint32_t n, uint32_t stored,
 			      struct radix_runs *runs);
+/* A seat changed.  Returns how many slots became free. */
+uint32_t prefixd_stripe_settle(struct prefixd_engine *e, struct prefixd_stripe *st);
+
+/* ---- engine_stripe_kept.c: of an earlier life ------------------------------------------------ */
+
+/* The shared lease, and then its seats, by their records.  Return: 0; -ENOMEM; 1: it cannot be. */
+radix_nodiscard int prefixd_stripe_again(struct prefixd_engine *e,
+					 const struct prefixd_lease_name *name);
+radix_nodiscard int prefixd_seat_again(struct prefixd_engine *e,
+				       const struct prefixd_lease_name *name);
+/* Shared leases that no seat was found for. */
+void prefixd_stripes_lonely(struct prefixd_engine *e);
+/* Nothing is taken up after all: neither seats nor what they share. */
+void prefixd_stripes_give_up(struct prefixd_engine *e);
+/* A seat of a group that is not there yet has ended. */
+void prefixd_seat_kept_over(struct prefixd_engine *e, struct prefixd_lease *l);
+/* The group is there: the shared lease is active, or has slots only.  Its seats follow. */
+void prefixd_stripe_adopted(struct prefixd_engine *e, struct prefixd_lease *l);
+/* The group is lost. */
+void prefixd_stripe_unadopted(struct prefixd_engine *e, struct prefixd_lease *l);
+/* Nobody gets another answer with this id. */
+void prefixd_decision_again(struct prefixd_engine *e, const struct proto_id *id, uint32_t ns,
+			    uint32_t tenant);
+
 /* Return: 0, or the number of a broken rule with a sentence. */
 int prefixd_stripes_verify(const struct prefixd_engine *e, char *why, size_t why_len);

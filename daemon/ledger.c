@@ -545,10 +545,15 @@ static uint32_t lease_code(uint32_t half)
 
 static uint64_t lease_check(const struct prefixd_lease_record *r, uint32_t idx)
 {
-	uint64_t h = mix(r->id, idx);
+	uint64_t h = mix(r->id, idx), id[2];
 
 	h = mix(h, (uint64_t)r->session << 32 | r->session_check);
-	return mix(h, (uint64_t)r->group << 32 | r->root);
+	h = mix(h, (uint64_t)r->group << 32 | r->root);
+	if (r->n_ranks == 0) /* as older programs wrote all of them */
+		return h;
+	h = mix(h, (uint64_t)r->n_ranks << 32 | r->rank);
+	memcpy(id, r->decision.b, sizeof(id));
+	return mix(mix(mix(h, r->shared), id[0]), id[1]);
 }
 
 static uint64_t lease_word(uint64_t check, uint32_t half)
@@ -586,6 +591,10 @@ void prefixd_ledger_lease_begin(struct prefixd_lease_record *r,
 	r->session_check = name->session_check;
 	r->group = name->group;
 	r->root = name->root;
+	r->n_ranks = name->n_ranks;
+	r->rank = name->rank;
+	r->shared = name->shared;
+	r->decision = name->decision;
 	half_set(r, 0, pin, donor);
 	r->half[1] = r->half[0];
 	radix_crash_point("ledger_lease_fields");
@@ -642,9 +651,10 @@ bool prefixd_ledger_lease_read(const struct prefixd_lease_record *r, uint32_t id
 	for (uint32_t now = 0; now < 2; now++) {
 		if (r->word != lease_word(check, now))
 			continue;
-		*ret_name = (struct prefixd_lease_name){ r->id,      idx,
-							 r->session, r->session_check,
-							 r->group,   r->root };
+		*ret_name = (struct prefixd_lease_name){
+			r->id,   idx,        r->session, r->session_check, r->group,
+			r->root, r->n_ranks, r->rank,    r->shared,        r->decision
+		};
 		for (uint32_t i = 0; i < 2; i++) {
 			ret_half[i] = r->half[i ? !now : now];
 			ret_half[i].check = ret_half[i].check == half_check(&ret_half[i], r->id);
