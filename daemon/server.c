@@ -350,6 +350,7 @@ static int engine_start(struct prefixd_server *s, char *why, size_t why_len)
 	config.watches_processes = true; /* where a process cannot be, its end is its socket's */
 	config.version = "prefixd " PREFIXD_VERSION_TEXT;
 	config.event_ring = (uint32_t)o->event_ring;
+	config.max_ranks = PREFIXD_RANKS_MAX;
 	prefixd_tiers_config(o, &config);
 	r = prefixd_random(config.secret, sizeof(config.secret));
 	if (r < 0) {

@@ -107,7 +107,8 @@ enum {
 };
 enum {
 	PFX_NS_OPAQUE = 1,
-	PFX_NS_EXTRA = 2
+	PFX_NS_EXTRA = 2,
+	PFX_NS_STRIPE = 4 /* tp_size ranks share blocks; each is a client of its own */
 };
 
 /* What must agree for K/V to be interchangeable.  Strings may be NULL where empty is allowed. */
@@ -179,6 +180,7 @@ typedef struct pfx_prompt {
 	uint32_t flags;
 	const void *parent; /* digest mode, islands: digest of the block before keys[0] */
 	uint32_t parent_len;
+	/* with PFX_NS_STRIPE: 16 bytes that all ranks send for one request, and no other request */
 	uint8_t decision_id[16];
 	uint32_t deadline_ms; /* 0: the client's default */
 	uint32_t load_ms;     /* PFX_MATCH_PROMOTE: for how long; 0: as long as the call */

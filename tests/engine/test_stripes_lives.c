@@ -183,13 +183,13 @@ START_TEST(killed_at_any_point)
 				      "killed at %u: slot %u is free", n, i);
 		world_kill(w, 100);
 		for (uint32_t i = 0; i < 32 && !whole; i++)
-			ck_assert_msg(!told[i] || radix_slot_state(world_index(w, 0), i) !=
-							  RADIX_SLOT_FREE ||
+			ck_assert_msg(!told[i] ||
+					      radix_slot_state(world_index(w, 0), i) !=
+						      RADIX_SLOT_FREE ||
 					      world_life_watches(w) == 0,
 				      "killed at %u: slot %u is free early", n, i);
 		world_kill(w, 101);
-		ck_assert_uint_eq(ranks_slots(RADIX_SLOT_FREE) + ranks_slots(RADIX_SLOT_READY),
-				  32);
+		ck_assert_uint_eq(ranks_slots(RADIX_SLOT_FREE) + ranks_slots(RADIX_SLOT_READY), 32);
 		ck_assert_uint_ge(ranks_slots(RADIX_SLOT_READY), 1);
 		world_deinit(w);
 	}
