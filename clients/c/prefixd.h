@@ -180,8 +180,7 @@ typedef struct pfx_prompt {
 	uint32_t flags;
 	const void *parent; /* digest mode, islands: digest of the block before keys[0] */
 	uint32_t parent_len;
-	/* with PFX_NS_STRIPE: 16 bytes that all ranks send for one request, and no other request */
-	uint8_t decision_id[16];
+	uint8_t decision_id[16]; /* PFX_NS_STRIPE: one for all ranks of a request, and no other */
 	uint32_t deadline_ms; /* 0: the client's default */
 	uint32_t load_ms;     /* PFX_MATCH_PROMOTE: for how long; 0: as long as the call */
 } pfx_prompt;
@@ -231,7 +230,6 @@ typedef struct {
  */
 PFX_API int pfx_wait(pfx_namespace *ns, uint64_t lease, uint32_t deadline_ms, pfx_wait_result *ret);
 PFX_API const char *pfx_wait_state_to_string(int state);
-
 typedef struct {
 	size_t struct_size;
 	uint32_t n;     /* granted; fewer than asked for is ordinary */

@@ -261,7 +261,7 @@ START_TEST(same_length_at_different_times)
 		ranks[i].lease = leases[i];
 		rank_release(&ranks[i]);
 	}
-	/* Held by nobody any more, the blocks may go: the next request is told so, all ranks of it. */
+	/* Held by nobody any more, the blocks may go: all ranks of the next request are told so. */
 	put(20000, 30);
 	for (uint32_t i = 0; i < n_ranks; i++) {
 		pfx_match_result m = { 0 };
