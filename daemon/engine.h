@@ -31,6 +31,12 @@ struct prefixd_tenant {
 	uint32_t n_uids;
 };
 
+/*
+ * Entries of the index for blocks that gave their slots back, for each slot of a pool made for a
+ * namespace that is read through a window: so many times as long as what fits may prompts be.
+ */
+#define PREFIXD_HOLLOW_PER_SLOT 16u
+
 struct prefixd_limits {
 	uint32_t max_frame; /* bytes, header included */
 	uint32_t max_keys;

@@ -8,7 +8,7 @@
  * What it relies on.  radix_closest() looks at a bounded number of stored continuations, so the
  * "first differing token" is that of the closest one among the most recent.
  */
-#include "daemon/engine_internal.h"
+#include "daemon/engine_windows.h"
 
 #include <stdio.h>
 
@@ -25,7 +25,8 @@ struct finding {
 };
 
 static void find(const struct prefixd_engine *e, const struct prefixd_root *root,
-		 struct proto_span keys, uint32_t n_keys, struct proto_span tail, struct finding *f)
+		 struct proto_span keys, uint32_t n_keys, struct proto_span tail, bool whole,
+		 struct finding *f)
 {
 	const struct prefixd_namespace *ns = root->ns;
 	const struct radix_index *ix = ns->group->index;
@@ -34,7 +35,7 @@ static void find(const struct prefixd_engine *e, const struct prefixd_root *root
 	const void *stored = NULL;
 	uint32_t same = 0, slot;
 
-	radix_match(ix, &from, keys.p, n_keys, NULL, &m);
+	radix_match_window(ix, &from, keys.p, n_keys, whole, NULL, &m);
 	f->n_blocks = m.n_blocks;
 	f->n_host = m.n_host;
 	f->n_redis = m.n_blocks - m.n_device - m.n_host;
@@ -187,7 +188,7 @@ static void explain(struct prefixd_engine *e, struct prefixd_request *rq,
 	int n;
 
 	if (root)
-		find(e, root, m->keys, n_keys, m->tail, &f);
+		find(e, root, m->keys, n_keys, m->tail, !prefixd_windowed(rq->s, ns), &f);
 	rep.matched_tokens = radix_min_u64((uint64_t)f.n_blocks * ns->block_tokens, m->n_tokens);
 	if (f.n_pending)
 		f.same = 0; /* it is the same all the way; only not there yet */

@@ -260,6 +260,7 @@ struct radix_index_config prefixd_group_config(const struct prefixd_engine *e,
 	/* That of an earlier life keeps its size, whatever the configuration says now. */
 	if (!config.n_entries)
 		config.n_entries = g->n_slots + g->n_host +
+				   (g->windowed ? PREFIXD_HOLLOW_PER_SLOT * g->n_slots : 0) +
 				   (e->config.redis ? e->config.index_blocks : 0);
 	/* With second-use, what was dropped unused is remembered for a while: used again after all,
 	 * it is worth a copy. */

@@ -195,7 +195,9 @@ void prefixd_holds_add(struct prefixd_holds *h, const struct prefixd_lease *l)
 	for (int i = 0; i < 1 + l->donor_held; i++) {
 		const struct radix_place *at = i ? &l->donor.at : &l->pin.at;
 
-		if (h->n < h->room)
+		if (l->window) /* no more is kept, and not much of that is shared */
+			h->held += radix_min_u32(at->depth, l->root->ns->window);
+		else if (h->n < h->room)
 			h->places[h->n++] = *at;
 		else
 			h->held += at->depth; /* as if nothing was shared */

@@ -48,6 +48,7 @@ struct prefixd_lease {
 	bool held;
 	struct radix_pin donor; /* the block whose leading tokens were offered */
 	bool donor_held;
+	bool window; /* its session reads through the namespace's window: pins keep no more */
 	bool island;
 	uint8_t reason; /* why the last look ended */
 	bool diverged;  /* the last look ended where another continuation is stored */

@@ -55,7 +55,8 @@ struct prefixd_ns_record {
 	uint64_t word;
 	uint64_t slot_bytes; /* of its group: another group may get the number */
 	uint32_t id, group;
-	uint32_t mode, block_tokens, key_len, token_bytes;
+	uint32_t mode; /* and its window from bit 8 on */
+	uint32_t block_tokens, key_len, token_bytes;
 	uint16_t extra, n_ranks; /* of its group, as there */
 	uint32_t text_len;
 	uint8_t digest[32], family[32];

@@ -79,6 +79,7 @@ static struct prefixd_load *load_new(struct prefixd_engine *e, struct prefixd_ro
 	radix_list_init(&load->follow);
 	radix_list_init(&load->room.link);
 	load->room.deadline_ns = UINT64_MAX; /* nothing is dropped for it when its own comes */
+	load->up.window = load->end.window = true; /* who needs more holds it himself */
 	radix_pin_take(ix, &load->up, device_end);
 	radix_pin_take(ix, &load->end, end);
 	radix_list_add_tail(&load->group->loads, &load->link);

@@ -11,7 +11,7 @@
  * The order of a MATCH: check the fields, replay, find or make the root, match into the reply, make
  * room for the keys that are left, and only then pin: whatever fails before leaves no trace.
  */
-#include "daemon/engine_internal.h"
+#include "daemon/engine_windows.h"
 
 #define TRY_ANYWAY 8u /* of so many loads that are advised against, one is begun */
 
@@ -85,6 +85,7 @@ struct look {
 	struct proto_span tail;
 	bool no_tail;
 	bool may_load; /* PROMOTE was said, and a load's end could be told */
+	bool whole;    /* nothing is of use behind a block without a copy */
 	/* result */
 	struct radix_match m;
 	struct radix_runs runs;
@@ -92,7 +93,7 @@ struct look {
 
 static void look(const struct radix_index *ix, struct look *k)
 {
-	radix_match(ix, &k->from, k->keys, k->n_keys, &k->runs, &k->m);
+	radix_match_window(ix, &k->from, k->keys, k->n_keys, k->whole, &k->runs, &k->m);
 	if (k->runs.full) { /* what lies lower is told with the last part */
 		k->m.end = k->m.device_end;
 		k->m.n_blocks = k->m.n_device;
@@ -478,6 +479,9 @@ void prefixd_op_match(struct prefixd_engine *e, struct prefixd_request *rq)
 	l->head_len = radix_min_u32(radix_min_u32(m.keys.n, name.ns->key_len), sizeof(l->head));
 	if (l->head_len)
 		memcpy(l->head, m.keys.p, l->head_len);
+	l->window = prefixd_windowed(rq->s, name.ns);
+	l->pin.window = l->hold.window = l->donor.window = l->window;
+	k.whole = !l->window;
 	k.keys = m.keys.p;
 	k.tail = m.tail;
 	k.no_tail = (m.flags & PROTO_MATCH_NO_TAIL) || !tails_allowed(name.ns);
@@ -508,7 +512,8 @@ static bool extend_check(struct prefixd_engine *e, struct prefixd_request *rq,
 {
 	const struct prefixd_namespace *ns = l->root->ns;
 	uint64_t n_tokens = m->n_tokens || m->keys.n ? m->n_tokens : l->n_tokens;
-	uint64_t most = (uint64_t)l->group->n_slots + e->config.limits.max_keys;
+	uint64_t most = (uint64_t)l->group->n_slots + e->config.limits.max_keys +
+			(l->window ? l->group->n_entries - l->group->n_slots : 0);
 	uint32_t n_tail;
 
 	if (!prefixd_keys_check(e, rq, ns, m->keys, ret_keys) ||
@@ -590,7 +595,7 @@ struct radix_place prefixd_lease_from(const struct prefixd_lease *l)
 static void extend_on(struct prefixd_engine *e, struct prefixd_request *rq, struct prefixd_lease *l,
 		      const struct proto_extend_req *m, uint32_t n_new)
 {
-	struct look k = { .tail = m->tail };
+	struct look k = { .tail = m->tail, .whole = !l->window };
 	struct proto_match_rep rep = { 0 };
 	struct prefixd_reply rp;
 	uint32_t slot = RADIX_NONE;

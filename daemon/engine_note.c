@@ -113,7 +113,7 @@ void prefixd_note_ns(struct prefixd_engine *e, const struct prefixd_namespace *n
 	r->slot_bytes = ns->group->slot_bytes;
 	r->id = ns->id;
 	r->group = ns->group->id;
-	r->mode = ns->mode;
+	r->mode = (uint32_t)ns->mode | ns->window << 8;
 	r->block_tokens = ns->block_tokens;
 	r->key_len = ns->key_len;
 	r->token_bytes = ns->token_bytes;
@@ -319,8 +319,8 @@ void prefixd_note_lease_over(struct prefixd_engine *e, const struct prefixd_leas
 
 /* ---- commits --------------------------------------------------------------------------------- */
 
-/* The member that the block will be, if it is one already and lies lower: it gets a device copy,
- * which must not go again before the lease has it. */
+/* The member that the block will be, if it is one already and lies lower, or is hollow: it gets a
+ * device copy, which must not go again before the lease has it. */
 static struct radix_member lower_member(const struct prefixd_lease *l, const void *key)
 {
 	const struct radix_index *ix = l->group->index;
@@ -341,7 +341,7 @@ void prefixd_note_commit(struct prefixd_engine *e, const struct prefixd_lease *l
 
 	if (!writes(e))
 		return;
-	if (prefixd_tiered(e, l->group))
+	if (prefixd_tiered(e, l->group) || l->root->ns->window)
 		next = lower_member(l, key);
 	if (next.entry == RADIX_NONE)
 		next = radix_next_member(l->group->index);

@@ -9,7 +9,7 @@
  * What it relies on.  POOL_READY or POOL_FAILED answers each POOL_CREATE; until then the OPENs of
  * that group wait, each holding a reference of its namespace and room for its reply.
  */
-#include "daemon/engine_internal.h"
+#include "daemon/engine_windows.h"
 
 #include <stdio.h>
 
@@ -171,8 +171,6 @@ static bool check_keys(struct prefixd_engine *e, struct prefixd_request *rq,
 static bool check_offered(struct prefixd_engine *e, struct prefixd_request *rq,
 			  const struct proto_open_req *m)
 {
-	if (m->flags & PROTO_OPEN_WINDOWS)
-		return bad(e, rq, "flags", "WINDOWS is not offered by this daemon");
 	if (m->cold_codec.n && !(m->cold_codec.n == 4 && !memcmp(m->cold_codec.p, "none", 4)))
 		return bad(e, rq, "cold_codec", "this daemon codes no blocks; give none");
 	if (m->exact_layers.n)
@@ -258,9 +256,11 @@ static bool check_sizes(struct prefixd_engine *e, struct prefixd_request *rq,
 static void name_namespace(const struct prefixd_engine *e, const struct proto_open_req *m,
 			   bool with_seed, uint8_t ret[32])
 {
+	/* how a session reads is its own matter */
+	uint32_t identity = m->flags & ~(uint32_t)PROTO_OPEN_WINDOWS;
 	uint8_t num[8][8];
 	const uint64_t values[8] = {
-		m->key_mode, m->flags,        m->layers,      m->kv_heads,
+		m->key_mode, identity,        m->layers,      m->kv_heads,
 		m->head_dim, m->block_tokens, m->block_bytes, m->digest_len,
 	};
 	/* Ranks that share blocks open one namespace. */
@@ -385,6 +385,7 @@ static void reply_open(struct prefixd_engine *e, struct prefixd_request *rq,
 		.device_id = g->device_ids[rank],
 		.slab_len = g->slab_len,
 		.n_ranks = g->n_ranks,
+		.window = prefixd_windowed(rq->s, ns) ? ns->window : 0,
 		.cold_bytes = g->slot_bytes,
 	};
 	struct prefixd_reply rp;
@@ -407,13 +408,18 @@ static void reply_open(struct prefixd_engine *e, struct prefixd_request *rq,
 }
 
 /* Adds the namespace to the session, once.  The array has room. */
-static void session_add(struct prefixd_session *s, struct prefixd_namespace *ns, uint32_t rank)
+static void session_add(struct prefixd_session *s, struct prefixd_namespace *ns, uint32_t rank,
+			bool windowed)
 {
 	if (ns->group->n_ranks > 1)
 		s->rank = rank;
-	for (uint32_t i = 0; i < s->n_ns; i++)
-		if (s->ns[i] == ns)
+	for (uint32_t i = 0; i < s->n_ns; i++) {
+		if (s->ns[i] == ns) {
+			s->windowed[i] = s->windowed[i] || windowed;
 			return;
+		}
+	}
+	s->windowed[s->n_ns] = windowed;
 	s->ns[s->n_ns++] = ns;
 	ns->refs++;
 	ns->n_sessions++;
@@ -425,6 +431,7 @@ static bool session_room(struct prefixd_engine *e, struct prefixd_request *rq,
 {
 	struct prefixd_session *s = rq->s;
 	uint32_t cap = s->ns_cap ? s->ns_cap : 4;
+	bool *windowed;
 	void *v;
 
 	for (uint32_t i = 0; ns && i < s->n_ns; i++)
@@ -440,18 +447,27 @@ static bool session_room(struct prefixd_engine *e, struct prefixd_request *rq,
 		cap *= 2;
 	if (cap == s->ns_cap)
 		return true;
-	v = prefixd_grow(e->alloc, s->ns, s->ns_cap * sizeof(*s->ns), cap * sizeof(*s->ns));
+	windowed = radix_take(e->alloc, cap * sizeof(*windowed));
+	v = windowed ? prefixd_grow(e->alloc, s->ns, s->ns_cap * sizeof(*s->ns),
+				    cap * sizeof(*s->ns))
+		     : NULL;
 	if (!v) {
+		radix_give(e->alloc, windowed, cap * sizeof(*windowed));
 		prefixd_refuse_memory(e, rq);
 		return false;
 	}
+	if (s->n_ns)
+		memcpy(windowed, s->windowed, s->n_ns * sizeof(*windowed));
+	radix_give(e->alloc, s->windowed, s->ns_cap * sizeof(*windowed));
+	s->windowed = windowed;
 	s->ns = v;
 	s->ns_cap = cap;
 	return true;
 }
 
 static int wait_for_pool(struct prefixd_engine *e, struct prefixd_request *rq,
-			 struct prefixd_namespace *ns, struct prefixd_group *g, uint32_t rank)
+			 struct prefixd_namespace *ns, struct prefixd_group *g, uint32_t rank,
+			 bool windowed)
 {
 	struct prefixd_waiting *w = prefixd_take0(e->alloc, sizeof(*w));
 	size_t out = (size_t)(e->n_waiting + 1) * OPEN_ERROR_MAX;
@@ -467,6 +483,7 @@ static int wait_for_pool(struct prefixd_engine *e, struct prefixd_request *rq,
 	w->ns = ns;
 	w->rank = rank;
 	w->words = rq->words;
+	w->windowed = windowed;
 	ns->refs++;
 	radix_list_add_tail(&g->waiting, &w->link);
 	rq->s->n_waiting++;
@@ -476,8 +493,9 @@ static int wait_for_pool(struct prefixd_engine *e, struct prefixd_request *rq,
 }
 
 static void open_namespace(struct prefixd_engine *e, struct prefixd_request *rq,
-			   const struct proto_open_req *m)
+			   const struct proto_open_req *m, uint32_t window)
 {
+	bool windowed = m->flags & PROTO_OPEN_WINDOWS;
 	uint8_t digest[32];
 	struct prefixd_namespace *ns, *made = NULL;
 	struct prefixd_group *g, *new_group = NULL;
@@ -487,6 +505,10 @@ static void open_namespace(struct prefixd_engine *e, struct prefixd_request *rq,
 	ns = prefixd_namespace_find(e, digest);
 	if (!session_room(e, rq, ns))
 		return;
+	if (ns && prefixd_windows_begin(e, ns, window) < 0) {
+		prefixd_refuse_memory(e, rq);
+		return;
+	}
 	g = ns ? ns->group : prefixd_group_find(e, m->block_bytes, m->tp_size);
 	if (g && prefixd_lost_refuse(e, rq, g))
 		return;
@@ -494,11 +516,12 @@ static void open_namespace(struct prefixd_engine *e, struct prefixd_request *rq,
 		g = new_group = prefixd_group_new(e, rq, m->block_bytes, m->tp_size);
 		if (!g)
 			return;
+		g->windowed = window > 0;
 	}
 	if (!ns)
 		ns = made = namespace_new(e, m, digest);
-	if (!ns ||
-	    (g->state == PREFIXD_GROUP_CREATING && wait_for_pool(e, rq, ns, g, m->tp_rank) < 0)) {
+	if (!ns || (g->state == PREFIXD_GROUP_CREATING &&
+		    wait_for_pool(e, rq, ns, g, m->tp_rank, windowed) < 0)) {
 		if (made) {
 			prefixd_note_ns_gone(e, made);
 			namespace_free(e, made);
@@ -510,6 +533,7 @@ static void open_namespace(struct prefixd_engine *e, struct prefixd_request *rq,
 	}
 	if (made) {
 		made->group = g;
+		made->window = window;
 		made->id = e->next_ns++;
 		e->key_max = made->key_len > e->key_max ? made->key_len : e->key_max;
 		memcpy(&hash, digest, sizeof(hash));
@@ -530,7 +554,7 @@ static void open_namespace(struct prefixd_engine *e, struct prefixd_request *rq,
 	ns->to_ask = false;
 	if (rq->deferred)
 		return;
-	session_add(rq->s, ns, m->tp_rank);
+	session_add(rq->s, ns, m->tp_rank, windowed);
 	reply_open(e, rq, ns);
 }
 
@@ -538,6 +562,7 @@ void prefixd_op_open(struct prefixd_engine *e, struct prefixd_request *rq)
 {
 	struct proto_open_req m;
 	const char *field;
+	uint32_t window;
 
 	if (proto_open_req_decode_as(rq->s->version, rq->body, rq->h->len, &m, &field)) {
 		prefixd_refuse_body(e, rq, field);
@@ -551,8 +576,8 @@ void prefixd_op_open(struct prefixd_engine *e, struct prefixd_request *rq)
 	rq->words = m.flags & PROTO_OPEN_WORDS;
 	m.flags &= ~(uint32_t)PROTO_OPEN_WORDS;
 	if (check_names(e, rq, &m) && check_keys(e, rq, &m) && check_sizes(e, rq, &m) &&
-	    check_offered(e, rq, &m))
-		open_namespace(e, rq, &m);
+	    check_offered(e, rq, &m) && prefixd_windows_check(e, rq, &m, &window))
+		open_namespace(e, rq, &m, window);
 }
 
 /* ---- OPENs that waited ----------------------------------------------------------------------- */
@@ -602,7 +627,7 @@ void prefixd_open_answer(struct prefixd_engine *e, struct prefixd_group *g,
 			prefixd_refuse(e, &rq, PROTO_STATUS_BAD_NAMESPACE, "tp_rank",
 				       "this session is rank %u already", w->session->rank);
 		} else {
-			session_add(w->session, w->ns, w->rank);
+			session_add(w->session, w->ns, w->rank, w->windowed);
 			reply_open(e, &rq, w->ns);
 		}
 		waiting_free(e, w);

@@ -14,6 +14,7 @@
  * the end of the step, so that one COMMIT of many blocks makes one EVENT for each of them.
  */
 #include "daemon/engine_internal.h"
+#include "radix/windows.h"
 
 #include <stdio.h>
 
@@ -276,11 +277,10 @@ static uint32_t ready_behind(const struct prefixd_lease *w, struct radix_place *
 	struct radix_place from = prefixd_lease_from(w);
 	struct radix_match m;
 
-	radix_match(w->group->index, &from, prefixd_lease_key(w), w->n_keys, NULL, &m);
-	if (m.n_device < m.n_blocks)
-		radix_match(w->group->index, &from, prefixd_lease_key(w), m.n_device, NULL, &m);
-	*ret_at = m.end;
-	return m.n_blocks;
+	radix_match_window(w->group->index, &from, prefixd_lease_key(w), w->n_keys, !w->window,
+			   NULL, &m);
+	*ret_at = m.device_end;
+	return m.n_device;
 }
 
 /*

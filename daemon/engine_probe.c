@@ -7,7 +7,7 @@
  *
  * What it relies on.  Loads and seeks hold pins of their own.
  */
-#include "daemon/engine_internal.h"
+#include "daemon/engine_windows.h"
 
 /* ---- PROBE ----------------------------------------------------------------------------------- */
 
@@ -45,7 +45,8 @@ static void probe(struct prefixd_engine *e, struct prefixd_request *rq,
 		const struct radix_index *ix = name->ns->group->index;
 		struct radix_place from = radix_place_root(root->index_root);
 
-		radix_match(ix, &from, m->keys.p, n_keys, NULL, &found);
+		radix_match_window(ix, &from, m->keys.p, n_keys, !prefixd_windowed(rq->s, name->ns),
+				   NULL, &found);
 		rep.root = root->id;
 	} else {
 		prefixd_root_id(e, name, &rep.root);
@@ -126,7 +127,8 @@ static void prefetch(struct prefixd_engine *e, struct prefixd_request *rq,
 		return;
 	}
 	from = radix_place_root(root->index_root);
-	radix_match(ix, &from, m->keys.p, n_keys, NULL, &found);
+	radix_match_window(ix, &from, m->keys.p, n_keys, !prefixd_windowed(rq->s, name->ns), NULL,
+			   &found);
 	rep.root = root->id;
 	rep.n_device = found.n_device;
 	rep.n_host = found.n_host;

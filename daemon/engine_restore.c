@@ -148,11 +148,12 @@ static int take_ns(struct prefixd_engine *e, const struct prefixd_ns_record *r, 
 	ns->record = place;
 	ns->id = r->id;
 	ns->group = g;
-	ns->mode = r->mode;
+	ns->mode = r->mode & 0xff;
 	ns->block_tokens = r->block_tokens;
 	ns->key_len = r->key_len;
 	ns->token_bytes = r->token_bytes;
 	ns->extra = r->extra;
+	ns->window = r->mode >> 8;
 	ns->tenant = RADIX_NONE;
 	memcpy(ns->digest, r->digest, sizeof(ns->digest));
 	memcpy(ns->family, r->family, sizeof(ns->family));

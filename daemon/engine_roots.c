@@ -221,6 +221,7 @@ static struct prefixd_root *root_alloc(struct prefixd_engine *e,
 		.ns = ns->id,
 		.tenant = name->tenant,
 		.user = (uint64_t)(uintptr_t)r,
+		.window = ns->window,
 	};
 	memcpy(ret_config->name, r->id.b, sizeof(ret_config->name));
 	return r;

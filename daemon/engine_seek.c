@@ -116,6 +116,7 @@ static struct prefixd_seek *seek_new(struct prefixd_engine *e, struct prefixd_ro
 	s->n = n;
 	s->depth = at->depth;
 	memcpy(s->keys, keys, (size_t)n * root->ns->key_len);
+	s->at.window = s->up.window = true;
 	radix_pin_take(root->ns->group->index, &s->at, at);
 	radix_list_add_tail(&e->seeks, &s->link);
 	e->n_seeks++;

@@ -61,6 +61,7 @@ void prefixd_session_free(struct prefixd_engine *e, struct prefixd_session *s)
 		prefixd_namespace_unref(e, s->ns[i]);
 	}
 	radix_give(e->alloc, s->ns, s->ns_cap * sizeof(struct prefixd_namespace *));
+	radix_give(e->alloc, s->windowed, s->ns_cap * sizeof(*s->windowed));
 	prefixd_ops_deinit(e, &s->ops);
 	prefixd_note_session_gone(e, s);
 	e->n_orphans -= s->state == PREFIXD_SESSION_ORPHAN;

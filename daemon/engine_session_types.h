@@ -87,6 +87,7 @@ struct prefixd_session {
 	struct radix_list leases;
 	struct prefixd_namespace **ns;
 	uint32_t n_ns;
+	bool *windowed; /* [ns_cap]: it reads that one through its window */
 	uint32_t ns_cap;
 	struct prefixd_ops ops;
 	struct prefixd_subscriber *subscriber; /* NULL: it has not subscribed */

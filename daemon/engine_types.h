@@ -93,6 +93,7 @@ struct prefixd_group {
 	uint32_t n_declined;     /* loads that were advised against */
 	bool loads_starve;       /* one found no slot */
 	/* an earlier life's: engine_restore.c, engine_adopt.c, engine_check.c */
+	bool windowed;       /* made for a namespace that is read through a window */
 	uint32_t n_entries;  /* of the block table, when it was made */
 	bool noted;          /* it has a record: its block table outlives the engine */
 	bool adopting;       /* POOL_ADOPT went out */
@@ -117,7 +118,8 @@ struct prefixd_waiting {
 	struct prefixd_namespace *ns; /* holds a reference */
 	uint32_t rank;
 	uint64_t seq;
-	bool words; /* as in its request */
+	bool words;    /* as in its request */
+	bool windowed; /* its session will read the namespace through the window */
 };
 
 struct prefixd_namespace {
@@ -138,7 +140,8 @@ struct prefixd_namespace {
 	uint32_t block_tokens;
 	uint32_t key_len;
 	uint32_t token_bytes;
-	bool extra; /* keys end in a content digest */
+	bool extra;      /* keys end in a content digest */
+	uint32_t window; /* blocks, of those sessions that say so; 0: there is none */
 	bool seed_mismatch;
 	uint32_t tenant; /* first that used it; RADIX_NONE before */
 	bool several_tenants;

@@ -5,6 +5,7 @@
  * never the tree.
  */
 #include "daemon/server_internal.h"
+#include "radix/windows.h"
 
 #include "daemon/below.h"
 #include "daemon/http.h"
@@ -56,6 +57,7 @@ static void groups_gather(const struct prefixd_server *s, struct prefixd_snapsho
 	while (prefixd_engine_next_group(s->engine, &it, &info)) {
 		const struct prefixd_pool *pool = prefixd_pools_get(&s->pools, info.id);
 		const uint64_t ranks = pool ? pool->n_ranks : 1;
+		struct radix_window_stats windows;
 		struct radix_stats st;
 
 		radix_index_stats(info.index, &st);
@@ -70,6 +72,9 @@ static void groups_gather(const struct prefixd_server *s, struct prefixd_snapsho
 			     ranks * info.slot_stride);
 		slots_gather(snap, RADIX_TIER_HOST, st.host, st.n_host, ranks * info.slot_stride);
 		tiers_gather(snap, &st, ranks * info.slot_stride);
+		radix_window_stats(info.index, &windows);
+		snap->hollow += windows.n_hollow;
+		snap->hollowed += windows.hollowed_total;
 		snap->blocks += st.n_blocks;
 		snap->nodes += st.n_nodes;
 		snap->roots += st.n_roots;

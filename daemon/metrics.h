@@ -94,6 +94,7 @@ struct prefixd_snapshot {
 	uint64_t tier_blocks[RADIX_N_TIERS];
 	uint64_t pools, pool_ranks, devices, host_bonus;
 	uint64_t blocks, nodes, roots, pins, collisions;
+	uint64_t hollow, hollowed; /* blocks without a slot, outside of all windows */
 	uint64_t tree_bytes, table_bytes, key_bytes, heap_bytes;
 
 	uint64_t sessions_connected, sessions_orphaned;

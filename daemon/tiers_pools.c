@@ -111,10 +111,15 @@ static void geometry_log(const struct prefixd_options *o, const struct prefixd_p
 	if (o->host_blocks != PREFIXD_AUTO)
 		differs_add(text, sizeof(text), "host-blocks", pool->n_host, o->host_blocks);
 	if (o->redis[0] && radix_store_look(&pool->table.store, NULL, &info) == RADIX_STORE_INDEX &&
-	    info.n_entries >= info.n_slots + info.n_host)
-		differs_add(text, sizeof(text), "index-blocks",
-			    info.n_entries - info.n_slots - info.n_host,
-			    prefixd_options_index_blocks(o));
+	    info.n_entries >= info.n_slots + info.n_host) {
+		uint64_t has = info.n_entries - info.n_slots - info.n_host;
+		uint64_t hollow = (uint64_t)PREFIXD_HOLLOW_PER_SLOT * info.n_slots;
+
+		/* made for a namespace with a window, it has those besides */
+		if (has < hollow || has - hollow != prefixd_options_index_blocks(o))
+			differs_add(text, sizeof(text), "index-blocks", has,
+				    prefixd_options_index_blocks(o));
+	}
 	if (text[0])
 		prefixd_warn("pool %u of an earlier life stays as it is: %s", pool->group, text);
 }

@@ -14,6 +14,7 @@
 
 #include "clients/c/device.h"
 #include "clients/c/internal.h"
+#include "clients/c/prefixd_windows.h"
 
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -346,6 +347,7 @@ static int take_open(struct pfx_client *c, struct pfx_namespace *ns,
 	ns->device = rep->device;
 	ns->device_id = rep->device_id;
 	memcpy(ns->info.pool, rep->pool.b, sizeof(ns->info.pool));
+	ns->window = rep->window;
 	memcpy(ns->info.digest, rep->digest.p, sizeof(ns->info.digest));
 	return 0;
 }
@@ -489,4 +491,9 @@ uint64_t pfx_slot_address(const pfx_namespace *ns, uint32_t slot)
 	if (!ns || !ns->pool || !ns->pool->address || slot >= ns->pool->n_slots)
 		return 0;
 	return ns->pool->address + slot * ns->info.slot_stride;
+}
+
+uint32_t pfx_window(const struct pfx_namespace *ns)
+{
+	return ns ? ns->window : 0;
 }

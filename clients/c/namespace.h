@@ -48,5 +48,6 @@ struct pfx_namespace {
 	struct pfx_pool *pool;    /* NULL: not mapped */
 	int device;               /* PFX_DEVICE_* */
 	struct proto_id device_id;
+	uint32_t window; /* blocks before its end that a match has slots for; 0: all */
 	pfx_namespace_info info;
 };

@@ -6,28 +6,41 @@
  * fails, the lease of the first is released: the caller gets all or nothing.
  */
 #include "clients/c/internal.h"
+#include "clients/c/prefixd_windows.h"
 
 #include <stdlib.h>
 
+static int runs_room(struct pfx_client *c, uint32_t n)
+{
+	uint32_t cap = c->runs_cap ? c->runs_cap : 64;
+	pfx_run *v;
+
+	if (n <= c->runs_cap - c->n_runs)
+		return 0;
+	while (cap - c->n_runs < n)
+		cap *= 2;
+	v = realloc(c->runs, cap * sizeof(*v));
+	if (!v)
+		return pfx_fail(c, PFX_NO_MEMORY, "no memory for %u runs", n);
+	c->runs = v;
+	c->runs_cap = cap;
+	return 0;
+}
+
 int pfx_runs_append(struct pfx_client *c, struct proto_span runs)
 {
-	if (runs.n > c->runs_cap - c->n_runs) {
-		uint32_t cap = c->runs_cap ? c->runs_cap : 64;
-		pfx_run *v;
+	int r = runs_room(c, runs.n);
 
-		while (cap - c->n_runs < runs.n)
-			cap *= 2;
-		v = realloc(c->runs, cap * sizeof(*v));
-		if (!v)
-			return pfx_fail(c, PFX_NO_MEMORY, "no memory for %u runs", runs.n);
-		c->runs = v;
-		c->runs_cap = cap;
-	}
+	if (r)
+		return r;
 	for (uint32_t i = 0; i < runs.n; i++) {
 		struct radix_run run = proto_run_at(runs, i);
 		pfx_run *last = c->n_runs ? &c->runs[c->n_runs - 1] : NULL;
 
-		if (last && last->start + last->len == run.start)
+		/* none goes on with none, and with nothing else */
+		if (last && run.start != PFX_SLOT_NONE && last->start != PFX_SLOT_NONE
+			    ? last->start + last->len == run.start
+			    : last && last->start == run.start)
 			last->len += run.len;
 		else
 			c->runs[c->n_runs++] = (pfx_run){ run.start, run.len };
@@ -48,6 +61,46 @@ bool pfx_runs_ok(const struct pfx_namespace *ns, struct proto_span runs, uint64_
 		n += run.len;
 	}
 	return n == n_blocks;
+}
+
+/* The same of a match: where the namespace has a window, blocks before it have no slots. */
+static bool match_runs_ok(const struct pfx_namespace *ns, struct proto_span runs, uint64_t n_blocks)
+{
+	struct radix_run first;
+	struct proto_span rest;
+
+	if (!runs.n || !ns->window)
+		return pfx_runs_ok(ns, runs, n_blocks);
+	first = proto_run_at(runs, 0);
+	if (first.start != PROTO_SLOT_NONE)
+		return pfx_runs_ok(ns, runs, n_blocks);
+	rest = (struct proto_span){ (const uint8_t *)runs.p + sizeof(first), runs.n - 1 };
+	return first.len && first.len <= n_blocks && pfx_runs_ok(ns, rest, n_blocks - first.len);
+}
+
+/*
+ * Several replies make one result: of its first `n` blocks, which lie before the window now, none
+ * has a slot.  Return: 0, PFX_NO_MEMORY.
+ */
+static int runs_hide(struct pfx_client *c, uint32_t n)
+{
+	uint32_t at = 0, i = 0;
+	int r = runs_room(c, 1);
+
+	if (r)
+		return r;
+	while (i < c->n_runs && at + c->runs[i].len <= n)
+		at += c->runs[i++].len;
+	if (at < n) { /* inside run i */
+		if (c->runs[i].start == PFX_SLOT_NONE)
+			return 0;
+		c->runs[i].start += n - at;
+		c->runs[i].len -= n - at;
+	}
+	memmove(c->runs + 1, c->runs + i, (c->n_runs - i) * sizeof(*c->runs));
+	c->runs[0] = (pfx_run){ PFX_SLOT_NONE, n };
+	c->n_runs -= i - 1;
+	return 0;
 }
 
 int pfx_prompt_take(struct pfx_namespace *ns, const pfx_prompt *in, pfx_prompt *ret,
@@ -171,7 +224,7 @@ static int take_part(struct walk *k, uint16_t op, const struct pfx_frame *f, uin
 
 	if (proto_match_rep_decode_as(f->h.version, f->body, f->h.len, &rep, &bad))
 		return pfx_bad_reply(c, op, bad);
-	if (!pfx_runs_ok(k->ns, rep.runs, rep.n_device))
+	if (!match_runs_ok(k->ns, rep.runs, rep.n_device))
 		return pfx_bad_reply(c, op, "runs");
 	if (rep.tail_tokens &&
 	    (rep.tail_tokens >= k->ns->info.block_tokens || rep.tail_slot >= k->ns->info.n_slots))
@@ -183,6 +236,10 @@ static int take_part(struct walk *k, uint16_t op, const struct pfx_frame *f, uin
 		return r;
 	memcpy(out->root, rep.root.b, sizeof(out->root));
 	out->n_device += rep.n_device;
+	if (k->ns->window && out->n_device > k->ns->window && rep.n_device)
+		r = runs_hide(c, out->n_device - k->ns->window);
+	if (r)
+		return r;
 	/* Each reply speaks of the whole path so far, so the last one is right about its end. */
 	out->n_host = rep.n_host;
 	out->n_redis = rep.n_redis;
