@@ -50,6 +50,8 @@ static int encode_open(struct pfx_client *c, const pfx_namespace_options *o,
 		.engine = text(o->engine),
 		.digest_len = o->digest_len,
 		.seed_probe = { o->seed_probe, o->seed_probe_len },
+		.cold_codec = text(o->cold_codec),
+		.exact_layers = text(o->exact_layers),
 	};
 	uint8_t room[PROTO_MAX_HELLO];
 	struct proto_writer w = { .p = room, .cap = sizeof(room) };
@@ -342,6 +344,7 @@ static int take_open(struct pfx_client *c, struct pfx_namespace *ns,
 		.slot_stride = rep->slot_stride,
 		.n_slots = rep->n_slots,
 		.seed_mismatch = (rep->flags & PROTO_OPENED_SEED_MISMATCH) != 0,
+		.cold_bytes = rep->cold_bytes,
 		.kept = (rep->flags & PROTO_OPENED_KEPT) != 0,
 	};
 	ns->device = rep->device;
@@ -369,8 +372,10 @@ int pfx_namespace_ensure(struct pfx_client *c, struct pfx_namespace *ns)
 		return pfx_bad_reply(c, PROTO_OP_OPEN, bad);
 	if (f.h.version < 2)
 		rep.flags &= PROTO_OPENED_ALL_1; /* it defines no other */
-	if (f.h.version < 3)
+	if (f.h.version < 3) {
 		rep.slab_len = rep.pool_len;
+		rep.cold_bytes = rep.block_bytes;
+	}
 	bad = bad_geometry(ns, &rep);
 	if (bad)
 		return pfx_bad_reply(c, PROTO_OP_OPEN, bad);

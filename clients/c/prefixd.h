@@ -14,12 +14,10 @@
  *
  * Every call blocks at most as long as its deadline says.  In doubt a worker computes: any status
  * but PFX_OK means "go on without", never "retry until it works".  While no daemon answers, calls
- * return PFX_GONE at once but for an attempt every 200 ms at most.
- *
- * When a connection ends, by a restart of the daemon or otherwise, the next call makes another.
- * Leases of the old one answer PFX_UNKNOWN_LEASE; what they held may be read and written on until
- * they are released all the same: prefixd_restart.h.  A lease whose pfx_extend, pfx_reserve or
- * pfx_commit ended with PFX_DEADLINE may have changed unseen: only pfx_release is not refused.
+ * return PFX_GONE at once but for an attempt every 200 ms at most.  When a connection ends the next
+ * call makes another; leases of the old one answer PFX_UNKNOWN_LEASE, and are released all the same
+ * (prefixd_restart.h).  A lease whose pfx_extend, pfx_reserve or pfx_commit ended with PFX_DEADLINE
+ * may have changed unseen: only pfx_release is not refused.
  *
  * Threads: one client object belongs to one thread at a time.  Fork: a child that touches a client
  * of its parent gets PFX_FORKED and closes nothing of the parent's; a pool mapped read-write is not
@@ -127,6 +125,7 @@ typedef struct {
 	const void *seed_probe;
 	uint32_t seed_probe_len;
 	int map; /* 1: map the pool read-write, 2: read-only, 0: not at all (a router) */
+	const char *cold_codec, *exact_layers; /* NULL: the daemon's choice, none; prefixd_cold.h */
 } pfx_namespace_options;
 
 PFX_API int pfx_open(pfx_client *client, const pfx_namespace_options *options,
@@ -134,17 +133,16 @@ PFX_API int pfx_open(pfx_client *client, const pfx_namespace_options *options,
 
 typedef struct {
 	size_t struct_size;
-	uint32_t id;
-	uint32_t group;
+	uint32_t id, group;
 	uint32_t key_len; /* bytes per key of pfx_match */
 	uint32_t block_tokens;
-	uint64_t block_bytes;
-	uint64_t slot_stride;
+	uint64_t block_bytes, slot_stride;
 	uint32_t n_slots;
 	int seed_mismatch;
 	uint8_t digest[32];
 	int kept; /* 1: the pool is that of an earlier life of the daemon, with its blocks */
 	uint8_t pool[16]; /* names the pool's memory, over lives; zeroes: the daemon names none */
+	uint64_t cold_bytes; /* of a block below the pool: prefixd_cold.h */
 } pfx_namespace_info;
 
 PFX_API int pfx_namespace_get(const pfx_namespace *ns, pfx_namespace_info *ret_info);
@@ -163,7 +161,8 @@ enum {
 	PFX_MATCH_PROMOTE = 1, /* bring up what lower tiers have: prefixd_load.h */
 	PFX_MATCH_ISLAND = 2,
 	PFX_MATCH_NO_TAIL = 4,
-	PFX_MATCH_LEAD = 8 /* what is missing and nobody computes, this lease will: others wait */
+	PFX_MATCH_LEAD = 8,  /* what is missing and nobody computes, this lease will: others wait */
+	PFX_MATCH_EXACT = 16 /* end before the first lossy block: prefixd_cold.h */
 };
 
 /* A prompt, or the part of it that the call is about. */
@@ -201,6 +200,7 @@ typedef struct {
 	uint32_t n_runs;
 	uint32_t load_us; /* estimated, for the host and Redis blocks */
 	int loading;      /* 1: a load runs for this lease, pfx_load_wait tells its end */
+	uint32_t n_lossy, first_lossy; /* prefixd_cold.h */
 } pfx_match_result;
 
 PFX_API const char *pfx_reason_to_string(int reason);

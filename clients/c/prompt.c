@@ -149,6 +149,7 @@ struct walk {
 	uint32_t done;     /* keys sent */
 	uint64_t wire;     /* the lease; 0 before MATCH */
 	uint64_t load_seq; /* of the request whose load will be told about; 0: none */
+	uint32_t n_lossy;  /* of the device copies so far */
 	pfx_match_result out;
 };
 
@@ -178,6 +179,8 @@ static int send_part(struct walk *k, bool match, uint32_t n, struct pfx_frame *r
 	/* A load is of all keys or of none: the last part asks for it. */
 	uint32_t flags = last ? p->flags : p->flags & ~(uint32_t)PFX_MATCH_PROMOTE;
 	bool load = (flags & PFX_MATCH_PROMOTE) && p->load_ms;
+	/* Said once, by MATCH; and a daemon that does not know EXACT codes nothing. */
+	uint32_t once = PFX_MATCH_ISLAND | PFX_MATCH_EXACT;
 	uint32_t deadline_us = load ? load_us(p->load_ms) : pfx_deadline_us(c);
 	struct proto_extend_req extend;
 
@@ -188,7 +191,7 @@ static int send_part(struct walk *k, bool match, uint32_t n, struct pfx_frame *r
 			.tenant = p->tenant,
 			.salt = { p->salt, p->salt_len },
 			.op_id = pfx_op_id(c),
-			.flags = flags,
+			.flags = c->wire.version < 3 ? flags & ~(uint32_t)PFX_MATCH_EXACT : flags,
 			.deadline_us = deadline_us,
 			.n_tokens = p->n_tokens,
 			.parent = parent,
@@ -202,7 +205,7 @@ static int send_part(struct walk *k, bool match, uint32_t n, struct pfx_frame *r
 	extend = (struct proto_extend_req){
 		.op_id = pfx_op_id(c),
 		.lease = k->wire,
-		.flags = flags & ~(uint32_t)PFX_MATCH_ISLAND, /* said once, by MATCH */
+		.flags = flags & ~once,
 		.deadline_us = deadline_us,
 		.n_tokens = p->n_tokens,
 		.parent = parent,
@@ -210,6 +213,24 @@ static int send_part(struct walk *k, bool match, uint32_t n, struct pfx_frame *r
 		.tail = tail,
 	};
 	return pfx_request(c, PROTO_OP_EXTEND, &extend, ret_frame);
+}
+
+/*
+ * What lies lower is told again with each part, and is changed as a whole; device copies are told
+ * once.
+ */
+static void add_lossy(struct walk *k, const struct proto_match_rep *rep)
+{
+	pfx_match_result *out = &k->out;
+	uint32_t lower = rep->n_host + rep->n_redis;
+	uint32_t device = rep->n_lossy > lower ? rep->n_lossy - lower : 0;
+
+	if (device > rep->n_device)
+		device = rep->n_device;
+	if (rep->n_lossy && (!out->n_lossy || rep->first_lossy < out->first_lossy))
+		out->first_lossy = rep->first_lossy;
+	k->n_lossy += device;
+	out->n_lossy = k->n_lossy + rep->n_lossy - device;
 }
 
 /* Adds a reply to the result.  Return: 0, or a public status; a wrong reply ends the connection. */
@@ -250,6 +271,7 @@ static int take_part(struct walk *k, uint16_t op, const struct pfx_frame *f, uin
 	out->miss_token = rep.miss_token;
 	out->tail_tokens = rep.tail_tokens;
 	out->tail_slot = rep.tail_slot;
+	add_lossy(k, &rep);
 	k->done += n;
 	*ret_more = rep.more != 0;
 	if ((k->p->flags & PFX_MATCH_PROMOTE) && k->done == k->p->n_keys && !rep.more &&
