@@ -299,6 +299,7 @@ class Namespace(calls.NamespaceCore):
         lead: bool = False,
         island: bool = False,
         no_tail: bool = False,
+        exact: bool = False,
         decision_id: bytes = b"",
         load_deadline: Optional[float] = None,
         deadline: Optional[float] = None,
@@ -306,7 +307,7 @@ class Namespace(calls.NamespaceCore):
         """To be awaited, or entered by `async with`, once."""
         call = self.client._begin(deadline)
         keys = self._keys(tokens, digests, extra)
-        flags = calls.flags(promote, island, no_tail, lead)
+        flags = calls.flags(promote, island, no_tail, lead, exact)
         asked = self._asked(keys, self._count(keys, n_tokens), parent, flags, load_deadline, decision_id)
         lease = Lease(self)
         return _Matching(self.client, self._match(call, owner, asked, lease), lease)

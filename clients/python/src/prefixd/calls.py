@@ -28,7 +28,7 @@ from .keys import NO_SLOTS, NO_TOKENS, Digests, Extra, Keys, Tokens, argument
 from .pool import Pool
 from .wire import DIGEST_MAX, HEADER_LEN, NO_ID, OPS
 
-PROMOTE, ISLAND, NO_TAIL, LEAD = 1, 2, 4, 8
+PROMOTE, ISLAND, NO_TAIL, LEAD, EXACT = 1, 2, 4, 8, 16
 _HAS_ALL = 7
 _U32_MAX = 0xFFFFFFFF
 _WAITING, _AT_DEADLINE = 1, 4
@@ -74,6 +74,21 @@ class Walk:
         self.slots: List[v.Slots] = []
         self.reply: Dict[str, Any] = {}
         self.load: Optional[Load] = None
+        self.n_lossy = 0
+        self.first_lossy = 0
+        self._lossy_device = 0
+
+    def lossy(self, rep: Dict[str, Any]) -> None:
+        """Adds what a reply says of blocks that a codec has changed.
+
+        Of lower tiers each reply speaks anew, of device copies once.
+        """
+        told = rep.get("n_lossy", 0)
+        device = min(max(told - rep["n_host"] - rep["n_redis"], 0), rep["n_device"])
+        if told and (not self.n_lossy or rep["first_lossy"] < self.first_lossy):
+            self.first_lossy = rep["first_lossy"]
+        self._lossy_device += device
+        self.n_lossy = self._lossy_device + told - device
 
 
 class NamespaceCore:
@@ -199,6 +214,8 @@ class NamespaceCore:
             last = walk.done + n == keys.n
             # A load is of all keys or of none: the last part asks for it.
             flags = asked.flags if last else asked.flags & ~PROMOTE
+            if self._session.version < 3:
+                flags &= ~EXACT  # a daemon that does not know it codes nothing
             values = {
                 "op_id": self._session.op_id(),
                 "flags": flags,
@@ -213,7 +230,7 @@ class NamespaceCore:
                 values.update(root, decision_id=asked.decision)
             else:
                 op = "EXTEND"
-                values.update(lease=walk.lease, flags=flags & ~ISLAND)
+                values.update(lease=walk.lease, flags=flags & ~(ISLAND | EXACT))
             slot, rep = yield from self._session.exchange(call, op, values)
             self._part(walk, op, rep)
             walk.done += n
@@ -238,6 +255,7 @@ class NamespaceCore:
             raise self._session.bad_reply(op, "tail_tokens")
         if slots.size:
             walk.slots.append(slots)
+        walk.lossy(rep)
         walk.n_device += rep["n_device"]
         walk.more = bool(rep["more"])
         # Each reply speaks of the whole path so far, so the last one is right about its end.
@@ -254,7 +272,7 @@ class NamespaceCore:
             walk.n_device, rep["n_host"], rep["n_redis"], rep["n_pending"], rep["tail_tokens"],
             rep["tail_slot"], rep["advice"], v.code(v.Reason, rep["reason"]), rep["load_us"],
             rep["miss_token"], self._reuse(rep["reuse"]), rep["root"],
-            joined(walk.slots), loading,
+            joined(walk.slots), loading, walk.n_lossy, walk.first_lossy,
         )
 
     def _match(self, call: Call, owner: v.Owner, asked: Asked, lease: "LeaseCore") -> Steps[None]:
@@ -386,9 +404,10 @@ class NamespaceCore:
         yield from self._session.retried(call, self._opened, once)
 
 
-def flags(promote: bool, island: bool, no_tail: bool, lead: bool) -> int:
+def flags(promote: bool, island: bool, no_tail: bool, lead: bool, exact: bool = False) -> int:
     """MATCH's flags."""
-    return PROMOTE * bool(promote) | ISLAND * bool(island) | NO_TAIL * bool(no_tail) | LEAD * bool(lead)
+    some = PROMOTE * bool(promote) | ISLAND * bool(island) | NO_TAIL * bool(no_tail)
+    return some | LEAD * bool(lead) | EXACT * bool(exact)
 
 
 def _salt_len(root: Optional[Dict[str, Any]]) -> int:

@@ -235,6 +235,7 @@ class Namespace(calls.NamespaceCore):
         lead: bool = False,
         island: bool = False,
         no_tail: bool = False,
+        exact: bool = False,
         decision_id: bytes = b"",
         load_deadline: Optional[float] = None,
         deadline: Optional[float] = None,
@@ -246,10 +247,11 @@ class Namespace(calls.NamespaceCore):
         EXTRA.  `n_tokens`: if the prompt has more, or its last digest stands for fewer.  `promote` begins
         to bring up what lies in lower tiers, for `load_deadline` seconds at most (None: as long as the
         call); `lead` makes this lease compute what is missing and nobody computes, for which others wait.
+        `exact`: end before the first block that a cold codec has changed, here and in `extend`.
         """
         call = self.client._begin(deadline)
         keys = self._keys(tokens, digests, extra)
-        flags = calls.flags(promote, island, no_tail, lead)
+        flags = calls.flags(promote, island, no_tail, lead, exact)
         asked = self._asked(keys, self._count(keys, n_tokens), parent, flags, load_deadline, decision_id)
         lease = Lease(self)
         self.client._run(call, self._match(call, owner, asked, lease))

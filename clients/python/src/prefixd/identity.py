@@ -71,6 +71,8 @@ _RIGHT: Dict[str, str] = {
     "head_dim": "give the elements of one head, at least 1",
     "block_tokens": f"give the tokens of one block, 1 to {_BLOCK_TOKENS_MAX}",
     "block_bytes": "give the bytes of one block: K and V of all layers, this rank",
+    "cold_codec": "give 'none', 'int8' or 'fp8', or '' for what the daemon was told to do",
+    "exact_layers": "give numbers and ranges of layers, counted from 0, such as '0-1,31', or ''",
     "opaque": "give True where the layout is the engine's own, else False",
 }
 
@@ -129,6 +131,9 @@ class Identity:
                     types in DTYPE_BITS.  Other types and layouts give it, with `opaque`
     `opaque`        True: the layout is the engine's own (MLA, padding, packed scales), and
                     sizes are not checked against the model
+    `cold_codec`    how blocks lie below the pool, where they take half as much and come back
+                    changed: who codes and who does not never read each other's blocks
+    `exact_layers`  the layers that stay exact all the same
     ==============  =========================================================================
 
     All fields are keywords.  Frozen and hashable; `with_` makes a changed copy.
@@ -150,6 +155,8 @@ class Identity:
     scales: str
     block_bytes: int
     opaque: bool
+    cold_codec: str
+    exact_layers: str
 
     def __init__(
         self,
@@ -170,6 +177,8 @@ class Identity:
         scales: str = "",
         block_bytes: Optional[int] = None,
         opaque: bool = False,
+        cold_codec: str = "",
+        exact_layers: str = "",
     ) -> None:
         # The sentinel only turns Python's TypeError into a refusal that names the field.
         given: Dict[str, Any] = {
@@ -187,7 +196,11 @@ class Identity:
             "block_tokens": _number("block_tokens", block_tokens, 1, _BLOCK_TOKENS_MAX),
             "windows": _text("windows", windows, may_be_empty=True),
             "scales": _text("scales", scales, may_be_empty=True),
+            "exact_layers": _text("exact_layers", exact_layers, may_be_empty=True),
         }
+        if cold_codec not in ("", "none", "int8", "fp8"):
+            raise _wrong("cold_codec", f"it is {cold_codec!r}")
+        given["cold_codec"] = cold_codec
         if len(given["dtype"].encode()) > _TEXT_MAX["dtype"]:
             raise _wrong("dtype", f"it is longer than {_TEXT_MAX['dtype']} bytes")
         if ";" in given["layout"]:
@@ -266,6 +279,8 @@ class Identity:
             engine=_on_wire("engine", self.engine),
             digest_len=digest_len,
             seed_probe=seed_probe,
+            cold_codec=self.cold_codec,
+            exact_layers=self.exact_layers,
         )
 
     def __repr__(self) -> str:
@@ -279,7 +294,7 @@ class Identity:
         ]
         parts += [
             f"{name} {getattr(self, name)}"
-            for name in ("adapter", "windows", "scales")
+            for name in ("adapter", "windows", "scales", "cold_codec", "exact_layers")
             if getattr(self, name)
         ]
         return f"<Identity {', '.join(parts)}>"

@@ -92,7 +92,10 @@ def code(kind: Type[IntEnum], number: int) -> int:
 
 @dataclass(frozen=True)
 class NamespaceOptions:
-    """What must agree for K/V to be interchangeable: one member per field of OPEN, none with a default.
+    """What must agree for K/V to be interchangeable: one member per field of OPEN.
+
+    Only the last two have a default: how blocks lie below the pool ("none", "int8", "fp8"; "": as the
+    daemon was told to), and the layers that stay exact all the same ("0-1,31").
 
     `flags`: NS_OPAQUE, NS_EXTRA.  `block_bytes`: K and V of all layers of one block, of this rank.
     The daemon judges the values, not this class: a wrong one is BAD_NAMESPACE with its name.
@@ -117,6 +120,8 @@ class NamespaceOptions:
     engine: str
     digest_len: int
     seed_probe: bytes
+    cold_codec: str = ""
+    exact_layers: str = ""
 
 
 @dataclass(frozen=True)
@@ -165,6 +170,8 @@ class MatchResult(NamedTuple):
     root: bytes  # differs whenever namespace, tenant or salt do
     slots: Slots  # device slots of the n_device blocks, in path order
     loading: bool  # a load was begun for this lease: load_wait tells its end, then extend its slots
+    n_lossy: int = 0  # of all these blocks: changed by a cold codec, or they would be on their way up
+    first_lossy: int = 0  # path position of the first of them
 
 
 class WaitResult(NamedTuple):
