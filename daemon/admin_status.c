@@ -40,6 +40,15 @@ static void removed_put(struct prefixd_admin_reply *r, json_t *obj, const char *
 				      removed[i]);
 }
 
+/* Of a block where it lies, without what is beside it there. */
+static uint64_t block_bytes(const struct prefixd_pool *pool, const struct prefixd_group_info *info,
+			    int tier)
+{
+	if (!pool)
+		return info->slot_bytes;
+	return tier == RADIX_TIER_DEVICE ? pool->block_bytes : prefixd_pool_cold_bytes(pool);
+}
+
 static void sums_add(struct prefixd_server *s, const struct prefixd_group_info *info,
 		     const struct radix_stats *st, struct sums *sums)
 {
@@ -54,7 +63,7 @@ static void sums_add(struct prefixd_server *s, const struct prefixd_group_info *
 	}
 	for (int t = 0; t < RADIX_N_TIERS; t++) {
 		sums->blocks[t] += st->tier[t];
-		sums->bytes[t] += st->tier[t] * (pool ? pool->block_bytes : info->slot_bytes);
+		sums->bytes[t] += st->tier[t] * block_bytes(pool, info, t);
 		for (int i = 0; i < RADIX_REMOVE_N_REASONS; i++)
 			sums->removed[t][i] += st->removed_from[t][i];
 		for (int to = 0; to < RADIX_N_TIERS; to++)
@@ -97,6 +106,8 @@ static void group_put(struct prefixd_server *s, struct prefixd_admin_reply *r, j
 	PUT(r, j, info, n_slots);
 	PUT(r, j, info, slot_bytes);
 	PUT(r, j, info, slot_stride);
+	prefixd_admin_put_text(r, j, "cold_codec", prefixd_cold_codec_to_string(info->cold->codec));
+	prefixd_admin_put_u64(r, j, "cold_bytes", prefixd_cold_bytes(info->cold, info->slot_bytes));
 	prefixd_admin_put_u64(r, j, "pool_bytes", pool ? prefixd_pool_bytes(pool) : 0);
 	prefixd_admin_put_u64(r, j, "page_bytes", pool ? pool->info.page_bytes : 0);
 	prefixd_admin_put_bool(r, j, "huge", pool && pool->info.huge);
@@ -143,6 +154,7 @@ static void namespaces_put(struct prefixd_server *s, struct prefixd_admin_reply 
 	uint32_t it = 0;
 
 	while (prefixd_engine_next_namespace(s->engine, &it, &info)) {
+		char exact[4 * PREFIXD_COLD_LAYERS_MAX];
 		json_t *j = json_object();
 
 		PUT(r, j, &info, id);
@@ -157,6 +169,10 @@ static void namespaces_put(struct prefixd_server *s, struct prefixd_admin_reply 
 				       info.mode == RADIX_KEYS_TOKENS ? "tokens" : "digest");
 		PUT(r, j, &info, block_tokens);
 		PUT(r, j, &info, key_len);
+		prefixd_admin_put_text(r, j, "cold_codec",
+				       prefixd_cold_codec_to_string(info.cold->codec));
+		prefixd_admin_put_text(r, j, "exact_layers",
+				       prefixd_cold_layers_print(info.cold, exact, sizeof(exact)));
 		prefixd_admin_put_u64(r, j, "sessions", info.n_sessions);
 		prefixd_admin_put_u64(r, j, "blocks", info.n_blocks);
 		prefixd_admin_append(r, list, j);

@@ -86,6 +86,19 @@ void prefixd_carrier_answer(struct prefixd_carrier *c, struct prefixd_carrier_me
 		prefixd_helper_answer(c->own, &m->message);
 }
 
+static void answer_coded(void *ctx, struct prefixd_carrier_message *m, int error)
+{
+	struct prefixd_carrier *c = ctx;
+
+	if (error == 0)
+		prefixd_carrier_add(&c->bytes, m->pool->block_bytes);
+	else
+		m->result = PREFIXD_MOVE_FAILED;
+	if (m->result == PREFIXD_MOVE_CORRUPT)
+		prefixd_carrier_add(&c->corrupt, 1);
+	prefixd_carrier_answer(c, m, error);
+}
+
 /* ---- verifying ------------------------------------------------------------------------------- */
 
 /* What the block sums up to. */
@@ -259,6 +272,10 @@ static void take_all(struct prefixd_carrier *c)
 					    &message->link);
 			continue;
 		}
+		if (prefixd_coder_takes(m)) {
+			prefixd_coder_add(&c->coder, m);
+			continue;
+		}
 		radix_list_add_tail(m->urgent ? &c->urgent : &c->others, &message->link);
 		prefixd_carrier_add(&c->waiting, 1);
 	}
@@ -283,7 +300,7 @@ static uint64_t sleep_ns(const struct prefixd_carrier *c)
 		if (due != UINT64_MAX)
 			ns = radix_min_u64(ns, due > c->sim_ns ? due - c->sim_ns : 0);
 	}
-	if (c->full)
+	if (c->full || c->coder.full)
 		ns = radix_min_u64(ns, RETRY_NS);
 	return ns;
 }
@@ -340,7 +357,8 @@ static void carrier_run(struct prefixd_helper *h, void *ctx)
 			c->full = false; /* it may be that nothing of ours will end: ask again */
 		while (prefixd_carrier_submit(c))
 			busy = true;
-		if (c->n_runs > 0 || c->looking)
+		busy |= prefixd_coder_some(&c->coder);
+		if (c->n_runs > 0 || c->looking || c->coder.n_flying > 0)
 			busy |= reap_all(c);
 		/* What the device fetches for comparing may be of the pool that goes: pools wait
 		   for that, and nothing else is compared while they do. */
@@ -378,6 +396,7 @@ int prefixd_carrier_start(struct prefixd_carrier **ret_c,
 	radix_list_init(&c->pools);
 	radix_list_init(&c->verifies);
 	radix_list_init(&c->left);
+	prefixd_coder_init(&c->coder, answer_coded, c);
 	r = prefixd_helper_start(&c->helper, &helper);
 	if (r < 0) {
 		free(c);
@@ -405,8 +424,11 @@ void prefixd_carrier_stop(struct prefixd_carrier *c)
 	c->helper = NULL;
 	c->closed = true;
 	prefixd_carrier_give_up(c);
+	prefixd_coder_give_up(&c->coder);
 	list_drop(&c->urgent);
 	list_drop(&c->others);
+	list_drop(&c->coder.urgent);
+	list_drop(&c->coder.others);
 	list_drop(&c->pools);
 }
 
@@ -415,7 +437,7 @@ struct prefixd_carrier *prefixd_carrier_free(struct prefixd_carrier *c)
 	if (!c)
 		return NULL;
 	prefixd_carrier_stop(c);
-	radix_assert(c->n_runs == 0 && !c->looking);
+	radix_assert(c->n_runs == 0 && !c->looking && c->coder.n_flying == 0);
 	list_drop(&c->verifies); /* not before: the device may have been looking at one of them */
 	left_free(c);
 	free(c);
@@ -455,6 +477,10 @@ void prefixd_carrier_stats(const struct prefixd_carrier *c, struct prefixd_carri
 		.corrupt = get(&c->corrupt),
 		.in_flight = get(&c->in_flight),
 		.waiting = get(&c->waiting),
+		.coded = get(&c->coder.coded),
+		.decoded = get(&c->coder.decoded),
+		.uncodable = get(&c->coder.uncodable),
+		.saved_bytes = get(&c->coder.saved_bytes),
 		.lost = atomic_load_explicit(&c->lost, memory_order_relaxed),
 		.making = atomic_load_explicit(&c->making, memory_order_relaxed),
 	};

@@ -8,9 +8,10 @@
  * What it guarantees.  Every request is answered once, in no particular order: copies that somebody
  * waits for go first, and what is verified goes in small steps between all others.  While it runs,
  * nobody else uses the device.  A block whose bytes are not the ones that are known of it is
- * answered CORRUPT.  Blocks that lie side by side at both ends travel as
- * one.  A block of several ranks has arrived when the pieces of all have, and has failed if one of
- * them failed.  An operation that failed is counted with its error and fails alone.
+ * answered CORRUPT.  Blocks that lie side by side at both ends travel as one; those of coded pools
+ * are coded one by one (carrier_code.h).  A block of several ranks has arrived when the pieces of
+ * all have, and has failed if one of them failed.  An operation that failed is counted with its
+ * error and fails alone.
  *
  * What it relies on.  Slots of a COPY are used by nobody else until it is answered.  The pools that
  * messages name stay in place; a pool is not freed before the copies on it were answered.  The sim
@@ -55,6 +56,10 @@ struct prefixd_carrier_message {
 	bool urgent;           /* somebody waits for it */
 	uint8_t checksum_kind; /* what is known already, as in struct prefixd_carry */
 	uint8_t checksum[16];  /* answered: of the block, if summed */
+	/* of a coded pool: */
+	bool coded;          /* what lies in the buffer is; answered of what went into one */
+	uint32_t entry;      /* whose block it is, for the seal in a host slot */
+	uint64_t generation; /* likewise */
 	/* VERIFY: blocks of the pool, in the memory behind the message */
 	const struct radix_sum *sums;
 	uint32_t n_sums;    /* at most PREFIXD_VERIFY_MAX */
@@ -67,6 +72,7 @@ struct prefixd_carrier_message {
 	/* answers */
 	enum prefixd_move_result result; /* of COPY */
 	bool summed;
+	bool lossy;  /* it came up decoded */
 	int error;   /* negative errno of what failed, 0 */
 	uint64_t ns; /* from the moment it was handed to the device to its end */
 	/* the carrier's while it has the message */
@@ -98,6 +104,9 @@ struct prefixd_carrier_stats {
 	uint64_t corrupt;            /* blocks whose sum was wrong */
 	uint64_t in_flight, waiting; /* blocks: at the device, before it */
 	bool lost;                   /* the device is gone */
+	uint64_t coded, decoded;     /* blocks of coded pools, on their way down and up */
+	uint64_t uncodable;          /* of those down, that no codec takes */
+	uint64_t saved_bytes;        /* what the coded ones are shorter than blocks */
 	bool making;                 /* a pool is being made: the heart may beat seldom */
 };
 

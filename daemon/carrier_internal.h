@@ -3,12 +3,14 @@
  *
  *     carrier.c      the thread: its turns, what it is sent, its pools, its answers
  *     carrier_run.c  copies: side by side as one run, handed to the devices, reaped, summed
+ *     carrier_code.c copies of coded pools: carrier_code.h
  *
  * All of it is the thread's, but for what prefixd_carrier_stats() reads.
  */
 #pragma once
 
 #include "daemon/carrier.h"
+#include "daemon/carrier_code.h"
 
 #include <stdatomic.h>
 
@@ -44,6 +46,7 @@ struct prefixd_carrier {
 	struct prefixd_carrier_run *partly; /* the device was full before all its jobs were sent */
 	struct radix_list urgent, others, pools; /* messages that wait */
 	struct radix_list verifies;
+	struct prefixd_coder coder;
 	struct radix_list left; /* messages whose pools go when the devices are closed */
 	struct gpu_job look; /* fetches a piece for the first of them; the device's while looking */
 	uint32_t look_rank;

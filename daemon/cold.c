@@ -137,11 +137,13 @@ uint64_t prefixd_cold_bytes(const struct prefixd_cold *cold, uint64_t block_byte
 			    gpu_coded_piece_bytes(cold->tokens, cold->heads, cold->dim));
 }
 
-uint64_t prefixd_cold_slot_bytes(const struct prefixd_cold *cold, uint64_t block_bytes)
+uint64_t prefixd_cold_stride(const struct prefixd_cold *cold, uint64_t block_bytes,
+			     uint32_t n_ranks)
 {
 	if (cold->codec == GPU_CODEC_NONE)
-		return block_bytes;
-	return prefixd_cold_bytes(cold, block_bytes) + PREFIXD_COLD_SEAL;
+		return n_ranks * ((block_bytes + 63) & ~UINT64_C(63));
+	return (n_ranks * prefixd_cold_bytes(cold, block_bytes) + PREFIXD_COLD_SEAL + 63) &
+	       ~UINT64_C(63);
 }
 
 bool prefixd_cold_ok(const struct prefixd_cold *cold, uint64_t block_bytes)
@@ -163,5 +165,5 @@ bool prefixd_cold_ok(const struct prefixd_cold *cold, uint64_t block_bytes)
 	piece = (unsigned __int128)cold->tokens * cold->heads * cold->dim * 2;
 	if (piece > block_bytes || piece > INT32_MAX || 2 * piece * cold->layers != block_bytes)
 		return false;
-	return prefixd_cold_slot_bytes(cold, block_bytes) < block_bytes;
+	return prefixd_cold_stride(cold, block_bytes, 1) < block_bytes;
 }

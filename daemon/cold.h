@@ -53,9 +53,11 @@ const char *prefixd_cold_layers_print(const struct prefixd_cold *cold, char *out
  * It describes blocks of block_bytes that coding makes smaller: or nothing is coded, and all is 0.
  */
 bool prefixd_cold_ok(const struct prefixd_cold *cold, uint64_t block_bytes);
-/* Bytes of a cold block, and of a host slot.  Without a codec: block_bytes. */
+/* Bytes of a cold block: of one rank's piece.  Without a codec: block_bytes. */
 uint64_t prefixd_cold_bytes(const struct prefixd_cold *cold, uint64_t block_bytes);
-uint64_t prefixd_cold_slot_bytes(const struct prefixd_cold *cold, uint64_t block_bytes);
+/* Bytes from one host slot to the next: the pieces of all ranks, and if they are coded the seal. */
+uint64_t prefixd_cold_stride(const struct prefixd_cold *cold, uint64_t block_bytes,
+			     uint32_t n_ranks);
 
 static inline bool prefixd_cold_exact(const struct prefixd_cold *cold, uint32_t layer)
 {
@@ -75,6 +77,6 @@ static inline uint64_t prefixd_cold_piece_bytes(const struct prefixd_cold *cold)
  */
 bool prefixd_cold_encode(const struct prefixd_cold *cold, const void *block, void *out);
 void prefixd_cold_decode(const struct prefixd_cold *cold, const void *in, void *block);
-/* Of cold bytes whose XXH3-128 is `sum`, as the copy of this member. */
+/* cold_seal.c: of cold bytes whose XXH3-128 is `sum`, as the copy of this member. */
 void prefixd_cold_seal(const uint8_t sum[16], uint32_t entry, uint64_t generation,
 		       uint8_t ret_seal[PREFIXD_COLD_SEAL]);

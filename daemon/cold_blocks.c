@@ -1,11 +1,8 @@
 /*
- * cold_blocks.c - cold.h's blocks: coded, decoded and sealed on this processor.
+ * cold_blocks.c - cold.h's blocks: coded and decoded on this processor.
  */
 #include "daemon/cold.h"
 #include "gpu/codec.h"
-
-#define XXH_INLINE_ALL
-#include <xxhash.h>
 
 #define PIECES_MAX (2 * PREFIXD_COLD_LAYERS_MAX)
 
@@ -86,17 +83,4 @@ void prefixd_cold_decode(const struct prefixd_cold *cold, const void *in, void *
 		memcpy((uint8_t *)block + i * piece, p, piece);
 		p += raw_step(cold);
 	}
-}
-
-void prefixd_cold_seal(const uint8_t sum[16], uint32_t entry, uint64_t generation,
-		       uint8_t ret_seal[PREFIXD_COLD_SEAL])
-{
-	XXH128_canonical_t canonical;
-	uint8_t of[28];
-
-	memcpy(of, sum, 16);
-	memcpy(of + 16, &entry, sizeof(entry));
-	memcpy(of + 20, &generation, sizeof(generation));
-	XXH128_canonicalFromHash(&canonical, XXH3_128bits(of, sizeof(of)));
-	memcpy(ret_seal, canonical.digest, PREFIXD_COLD_SEAL);
 }

@@ -13,6 +13,7 @@
  */
 #pragma once
 
+#include "daemon/cold.h"
 #include "daemon/engine_counters.h"
 #include "proto/messages.h"
 #include "radix/recover.h"
@@ -113,6 +114,7 @@ struct prefixd_engine_config {
 	uint32_t watermark_low;  /* percent of a tier's slots kept free ahead of demand; 0: none */
 	uint32_t watermark_high; /* once below low, up to this */
 	uint32_t move_window;    /* moves in flight per group and direction; 0: 256 */
+	uint32_t cold_codec;     /* enum gpu_codec of namespaces that leave the choice to us */
 	/* what outlives the engine: daemon/ledger.h.  Kept by pointer; NULL: nothing does */
 	struct radix_store *ledger;
 	enum prefixd_verify_policy verify; /* payloads of an earlier life */
@@ -166,7 +168,8 @@ struct prefixd_peer {
 	X(LOST, "lost")       /* Redis has no such value (any more) */                     \
 	X(CORRUPT, "corrupt") /* what it has, or what lay in the slot, is not the block */ \
 	X(DOWN, "down")       /* not tried, or no answer in time */                        \
-	X(FAILED, "failed")   /* the copy itself failed */
+	X(FAILED, "failed")   /* the copy itself failed */                                 \
+	X(RAW, "raw")         /* it cannot be coded, and does not fit as it is */
 
 enum prefixd_move_result {
 #define X(sym, text) PREFIXD_MOVE_##sym,
@@ -220,7 +223,8 @@ struct prefixd_event {
 			enum prefixd_move_result result;
 			uint64_t ns;          /* what the carrying alone took; 0: unknown */
 			bool summed;          /* checksum is there */
-			uint8_t checksum[16]; /* XXH3-128 of the block */
+			uint8_t checksum[16]; /* XXH3-128 of the block, as it is on the device */
+			bool lossy; /* up: what came was coded, and is not what was committed */
 		} moved;
 		struct {
 			uint32_t id;
@@ -308,11 +312,14 @@ struct prefixd_names {
 struct prefixd_carry {
 	uint32_t id; /* of this move; MOVED gives it back, then it may be used again */
 	enum radix_tier from, to;
-	uint32_t src, dst; /* slots; RADIX_NONE in Redis */
-	uint32_t entry;    /* whose name it is */
+	uint32_t src, dst;   /* slots; RADIX_NONE in Redis */
+	uint32_t entry;      /* whose name it is, */
+	uint64_t generation; /* and since when; with it a coded copy in host memory is sealed */
 	uint32_t n_tokens;
-	uint64_t deadline_ns;  /* absolute; 0: the carrier's own */
-	uint8_t checksum_kind; /* what is known already: 0 nothing, 1 XXH3-128, 2 kernels' */
+	uint64_t deadline_ns; /* absolute; 0: the carrier's own */
+	/* What is known already: 0 nothing, 1 XXH3-128, 2 kernels'.  In a coded group of exact
+	   device copies alone: others bear checksums of their own. */
+	uint8_t checksum_kind;
 	uint8_t checksum[16];
 	uint8_t ns_digest[32];
 	const void *key; /* key_len bytes, valid until the next step */
@@ -341,7 +348,8 @@ struct prefixd_action {
 			uint32_t n_host;     /* slots of its host tier, each for n_ranks pieces */
 			uint64_t slot_bytes; /* of one rank's piece */
 			uint64_t table_len;  /* bytes that its block table may ask for */
-		} pool;                      /* POOL_CREATE, POOL_ADOPT */
+			struct prefixd_cold cold; /* how blocks lie below the device */
+		} pool;                           /* POOL_CREATE, POOL_ADOPT */
 		struct {
 			uint32_t pid;
 			uint64_t start_time;

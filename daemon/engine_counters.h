@@ -79,6 +79,9 @@
 	X(unused_blocks, "blocks dropped for room because they were never hit again")  \
 	X(moves_failed, "moves between tiers that did not end well")                   \
 	X(corrupt_blocks, "blocks whose bytes were found wrong")                       \
+	X(uncodable_blocks, "blocks that no codec takes, on their way to the host")    \
+	X(lossy_blocks, "blocks told to leases that a codec has changed, or would")    \
+	X(exact_ends, "MATCHes and EXTENDs that EXACT ended before such a block")      \
 	X(loads, "loads begun by PROMOTE")                                             \
 	X(loads_cut, "of those, loads that ended with fewer blocks than they wanted")  \
 	X(loaded_blocks, "blocks that loads waited for and got")                       \

@@ -17,11 +17,12 @@
 /* ---- groups and budget ----------------------------------------------------------------------- */
 
 struct prefixd_group *prefixd_group_find(const struct prefixd_engine *e, uint64_t block_bytes,
-					 uint32_t n_ranks)
+					 uint32_t n_ranks, const struct prefixd_cold *cold)
 {
 	for (uint32_t i = 0; i < e->n_groups; i++)
 		if (e->groups[i] && e->groups[i]->slot_bytes == block_bytes &&
-		    e->groups[i]->n_ranks == n_ranks)
+		    e->groups[i]->n_ranks == n_ranks &&
+		    memcmp(&e->groups[i]->cold, cold, sizeof(*cold)) == 0)
 			return e->groups[i];
 	return NULL;
 }
@@ -114,19 +115,24 @@ static bool group_slots(struct prefixd_engine *e, struct prefixd_request *rq, ui
 	return true;
 }
 
+static uint64_t host_slot_of(const struct prefixd_group *g)
+{
+	return prefixd_cold_stride(&g->cold, g->slot_bytes, g->n_ranks);
+}
+
 /* What a host slot costs of host_bytes: its memory, and what the index takes for it. */
-static uint64_t host_cost(const struct prefixd_engine *e, uint64_t block_bytes, uint32_t n_ranks)
+static uint64_t host_cost(const struct prefixd_engine *e, uint64_t host_slot)
 {
 	uint64_t ghosts = e->config.write == PREFIXD_WRITE_SECOND_USE ? GHOSTS * GHOST_BYTES : 0;
 
-	return prefixd_group_bytes(1, block_bytes, n_ranks) + HOST_ENTRY_BYTES + ghosts;
+	return host_slot + HOST_ENTRY_BYTES + ghosts;
 }
 
 /* How many host slots the limits allow, 0 too; false: refused. */
-static bool group_host(struct prefixd_engine *e, struct prefixd_request *rq, uint64_t block_bytes,
-		       uint32_t n_ranks, uint32_t *ret_host)
+static bool group_host(struct prefixd_engine *e, struct prefixd_request *rq, uint64_t host_slot,
+		       uint32_t *ret_host)
 {
-	uint64_t cost = host_cost(e, block_bytes, n_ranks), left = e->config.host_bytes;
+	uint64_t cost = host_cost(e, host_slot), left = e->config.host_bytes;
 	uint64_t n = e->config.host_blocks;
 
 	if (e->config.host_bytes == 0) {
@@ -135,16 +141,16 @@ static bool group_host(struct prefixd_engine *e, struct prefixd_request *rq, uin
 	}
 	for (uint32_t i = 0; i < e->n_groups; i++)
 		if (e->groups[i])
-			left -= radix_min_u64(left, e->groups[i]->n_host *
-							    host_cost(e, e->groups[i]->slot_bytes,
-								      e->groups[i]->n_ranks));
+			left -= radix_min_u64(left,
+					      e->groups[i]->n_host *
+						      host_cost(e, host_slot_of(e->groups[i])));
 	if (n == 0)
 		n = radix_min_u64(left / cost, 1u << 30);
 	if (n > left / cost) {
 		prefixd_refuse(e, rq, PROTO_STATUS_NO_BUDGET, "block_bytes",
 			       "a host tier of %llu blocks of %llu bytes needs %llu bytes, but "
 			       "%llu of %llu bytes are left; raise host-bytes or lower host-blocks",
-			       (unsigned long long)n, (unsigned long long)block_bytes,
+			       (unsigned long long)n, (unsigned long long)host_slot,
 			       (unsigned long long)(n * cost), (unsigned long long)left,
 			       (unsigned long long)e->config.host_bytes);
 		return false;
@@ -168,7 +174,8 @@ void prefixd_group_name(struct prefixd_engine *e, struct prefixd_group *g)
 }
 
 struct prefixd_group *prefixd_group_new(struct prefixd_engine *e, struct prefixd_request *rq,
-					uint64_t block_bytes, uint32_t n_ranks)
+					uint64_t block_bytes, uint32_t n_ranks,
+					const struct prefixd_cold *cold)
 {
 	struct prefixd_group *g;
 	uint32_t n_slots, n_host, id = 0;
@@ -184,15 +191,16 @@ struct prefixd_group *prefixd_group_new(struct prefixd_engine *e, struct prefixd
 		return NULL;
 	}
 	if (!group_slots(e, rq, block_bytes, n_ranks, &n_slots, &budget) ||
-	    !group_host(e, rq, block_bytes, n_ranks, &n_host))
+	    !group_host(e, rq, prefixd_cold_stride(cold, block_bytes, n_ranks), &n_host))
 		return NULL;
-	g = prefixd_note_group_room(e, id) < 0
+	g = prefixd_note_group_room(e, id, cold) < 0
 		    ? NULL
 		    : prefixd_group_make(e, id, n_slots, n_host, block_bytes, n_ranks);
 	if (!g) {
 		prefixd_refuse_memory(e, rq);
 		return NULL;
 	}
+	g->cold = *cold;
 	prefixd_group_name(e, g);
 	g->budget = budget;
 	return g;
@@ -208,6 +216,7 @@ void prefixd_group_create(struct prefixd_engine *e, struct prefixd_group *g)
 	a->u.pool.n_slots = g->n_slots;
 	a->u.pool.n_host = g->n_host;
 	a->u.pool.slot_bytes = g->slot_bytes;
+	a->u.pool.cold = g->cold;
 	if (e->config.ledger)
 		a->u.pool.table_len = radix_store_len(&config);
 }
@@ -253,6 +262,7 @@ struct radix_index_config prefixd_group_config(const struct prefixd_engine *e,
 		.n_slots = g->n_slots,
 		.n_host = g->n_host,
 		.redis = e->config.redis,
+		.coded = g->cold.codec != GPU_CODEC_NONE,
 		.n_entries = g->n_entries,
 		.secret = { e->config.secret[0], e->config.secret[1] },
 	};

@@ -9,7 +9,7 @@
 struct prefixd_request;
 
 struct prefixd_group *prefixd_group_find(const struct prefixd_engine *e, uint64_t block_bytes,
-					 uint32_t n_ranks);
+					 uint32_t n_ranks, const struct prefixd_cold *cold);
 /* Gives its memory a name that no other has. */
 void prefixd_group_name(struct prefixd_engine *e, struct prefixd_group *g);
 void prefixd_pool_ready(struct prefixd_engine *e, const struct prefixd_event *event);
@@ -17,7 +17,8 @@ void prefixd_pool_failed(struct prefixd_engine *e, uint32_t group, const char *w
 void prefixd_group_free(struct prefixd_engine *e, struct prefixd_group *g);
 /* One more, without a place in e->groups yet.  NULL: refused, and answered. */
 struct prefixd_group *prefixd_group_new(struct prefixd_engine *e, struct prefixd_request *rq,
-					uint64_t block_bytes, uint32_t n_ranks);
+					uint64_t block_bytes, uint32_t n_ranks,
+					const struct prefixd_cold *cold);
 /* What an index over the group's slots is made with. */
 struct radix_index_config prefixd_group_config(const struct prefixd_engine *e,
 					       const struct prefixd_group *g);

@@ -18,6 +18,7 @@ struct prefixd_namespace_info {
 	uint32_t key_len;
 	uint32_t n_sessions;
 	uint64_t n_blocks;
+	const struct prefixd_cold *cold; /* how its blocks lie below the device */
 };
 
 struct prefixd_group_info {
@@ -25,8 +26,9 @@ struct prefixd_group_info {
 	uint32_t n_slots;
 	uint64_t slot_bytes;
 	uint64_t slot_stride;
-	struct radix_index *index; /* for radix_dump, radix_verify, radix_index_stats */
-	bool lost;                 /* its device is, and there is no memory again yet */
+	const struct prefixd_cold *cold; /* until the next step */
+	struct radix_index *index;       /* for radix_dump, radix_verify, radix_index_stats */
+	bool lost;                       /* its device is, and there is no memory again yet */
 };
 
 /* How a lease stands.  The last two have ended; what they had reserved is not free yet. */

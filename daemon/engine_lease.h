@@ -50,6 +50,7 @@ struct prefixd_lease {
 	bool donor_held;
 	bool window; /* its session reads through the namespace's window: pins keep no more */
 	bool island;
+	bool exact;     /* it ends before the first block that a codec has changed */
 	uint8_t reason; /* why the last look ended */
 	bool diverged;  /* the last look ended where another continuation is stored */
 	uint64_t begun_ns;

@@ -10,6 +10,7 @@
  */
 #pragma once
 
+#include "daemon/cold.h"
 #include "proto/codec.h"
 #include "radix/index.h"
 #include "radix/tiers.h"
@@ -20,7 +21,8 @@
 	X(NS, ns)               \
 	X(ROOT, root)           \
 	X(SESSION, session)     \
-	X(LEASE, lease)
+	X(LEASE, lease)         \
+	X(COLD, cold)
 
 enum prefixd_ledger_kind {
 #define X(sym, name) PREFIXD_LEDGER_##sym,
@@ -34,8 +36,21 @@ struct prefixd_group_record {
 	uint64_t word;
 	uint64_t slot_bytes;
 	uint32_t n_slots, n_host, n_entries;
-	uint16_t redis, n_ranks; /* 0 ranks: 1, as older programs wrote it */
+	uint16_t tiers;   /* enum prefixd_group_tiers */
+	uint16_t n_ranks; /* 0 ranks: 1, as older programs wrote it */
 	struct proto_id pool;
+};
+
+enum prefixd_group_tiers {
+	PREFIXD_GROUP_REDIS = 1,
+	PREFIXD_GROUP_COLD = 2, /* coded below the device: a record of its own says how */
+};
+
+/* By the group's id; signed before the group's.  Apart, so that older ledgers stay readable. */
+struct prefixd_cold_record {
+	uint64_t word;
+	struct prefixd_cold cold;
+	uint32_t pad;
 };
 
 /* By id. */

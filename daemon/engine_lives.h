@@ -25,7 +25,8 @@
 radix_nodiscard int prefixd_note_tenants_room(struct prefixd_engine *e, uint32_t n);
 /* Those from `from` on. */
 void prefixd_note_tenants(struct prefixd_engine *e, uint32_t from);
-radix_nodiscard int prefixd_note_group_room(struct prefixd_engine *e, uint32_t id);
+radix_nodiscard int prefixd_note_group_room(struct prefixd_engine *e, uint32_t id,
+					    const struct prefixd_cold *cold);
 void prefixd_note_group(struct prefixd_engine *e, struct prefixd_group *g);
 void prefixd_note_group_gone(struct prefixd_engine *e, struct prefixd_group *g);
 radix_nodiscard int prefixd_note_ns_room(struct prefixd_engine *e, struct prefixd_namespace *ns);

@@ -169,6 +169,7 @@ static enum proto_reason reason_of(enum prefixd_move_result result)
 		return PROTO_REASON_CORRUPT;
 	case PREFIXD_MOVE_OK:
 	case PREFIXD_MOVE_DOWN:
+	case PREFIXD_MOVE_RAW:
 	case PREFIXD_MOVE_FAILED:
 		break;
 	}
@@ -194,7 +195,10 @@ void prefixd_load_moved(struct prefixd_engine *e, struct prefixd_load *load, uin
 		return;
 	}
 	a->state = PREFIXD_BLOCK_ARRIVED;
-	a->summed = event->u.moved.summed;
+	/* Host copies of a coded group are coded, whatever their carrier says. */
+	a->m.lossy = load->group->cold.codec != GPU_CODEC_NONE &&
+		     (m->from == RADIX_TIER_HOST || event->u.moved.lossy);
+	a->summed = event->u.moved.summed && !a->m.lossy;
 	if (a->summed)
 		memcpy(a->checksum, event->u.moved.checksum, sizeof(a->checksum));
 	(void)prefixd_load_advance(e, load);

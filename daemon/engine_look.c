@@ -26,6 +26,7 @@ bool prefixd_engine_next_group(const struct prefixd_engine *e, uint32_t *it,
 			.n_slots = g->n_slots,
 			.slot_bytes = g->slot_bytes,
 			.slot_stride = g->slot_stride,
+			.cold = &g->cold,
 			.index = g->index,
 			.lost = prefixd_group_lost(g),
 		};
@@ -54,6 +55,7 @@ bool prefixd_engine_next_namespace(const struct prefixd_engine *e, uint32_t *it,
 		.block_tokens = ns->block_tokens,
 		.key_len = ns->key_len,
 		.n_sessions = ns->n_sessions,
+		.cold = &ns->group->cold,
 	};
 	memcpy(ret->digest, ns->digest, sizeof(ret->digest));
 	for (uint32_t i = 0; i < e->roots.n; i++) {

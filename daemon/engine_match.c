@@ -86,20 +86,35 @@ struct look {
 	bool no_tail;
 	bool may_load; /* PROMOTE was said, and a load's end could be told */
 	bool whole;    /* nothing is of use behind a block without a copy */
+	bool exact;    /* no further than before a block that a codec has changed */
 	/* result */
 	struct radix_match m;
 	struct radix_runs runs;
+	uint32_t n_lossy, first_lossy; /* of m.n_blocks; the first one counted from `from` */
+	bool declined;                 /* `exact` ended it */
 };
 
-static void look(const struct radix_index *ix, struct look *k)
+static void look_once(const struct radix_index *ix, struct look *k, uint32_t n_keys)
 {
-	radix_match_window(ix, &k->from, k->keys, k->n_keys, k->whole, &k->runs, &k->m);
+	k->runs.n = 0;
+	k->runs.full = false;
+	radix_match_window(ix, &k->from, k->keys, n_keys, k->whole, &k->runs, &k->m);
 	if (k->runs.full) { /* what lies lower is told with the last part */
 		k->m.end = k->m.device_end;
 		k->m.n_blocks = k->m.n_device;
 		k->m.n_host = 0;
 		k->m.diverged = false;
 	}
+	k->n_lossy = radix_path_lossy(ix, &k->m.end, k->m.n_blocks, &k->first_lossy);
+}
+
+static void look(const struct radix_index *ix, struct look *k)
+{
+	look_once(ix, k, k->n_keys);
+	if (!k->exact || k->n_lossy == 0)
+		return;
+	k->declined = true;
+	look_once(ix, k, k->first_lossy); /* fewer keys: the runs end where they should */
 }
 
 /* Blocks found behind those that the path takes: in host memory or Redis. */
@@ -122,20 +137,20 @@ static bool tails_allowed(const struct prefixd_namespace *ns)
  * with the tail when no key is left.  Sets l->shared, and l->tail_offer with the donor pinned where
  * the tokens may be used.
  */
-static void look_for_tail(struct prefixd_engine *e, struct prefixd_lease *l, const struct look *k,
+static void look_for_tail(struct prefixd_engine *e, struct prefixd_lease *l, struct look *k,
 			  uint32_t *ret_slot)
 {
 	const struct prefixd_namespace *ns = l->root->ns;
 	const struct radix_index *ix = l->group->index;
 	struct radix_place donor;
-	uint32_t slot, shared = 0, n;
+	uint32_t slot, shared = 0, n, first;
 	const void *tokens;
 
 	*ret_slot = RADIX_NONE;
 	l->shared = 0;
 	l->tail_offer = 0;
 	prefixd_lease_drop_donor(l);
-	if (ns->mode != RADIX_KEYS_TOKENS || ns->block_tokens < 2 || k->runs.full)
+	if (ns->mode != RADIX_KEYS_TOKENS || ns->block_tokens < 2 || k->runs.full || k->declined)
 		return;
 	/* Without leave to use the tokens, the answer matters only where nothing at all was found:
 	 * it tells "shorter than a block" from "never seen". */
@@ -154,6 +169,12 @@ static void look_for_tail(struct prefixd_engine *e, struct prefixd_lease *l, con
 	l->shared = shared;
 	if (shared == 0 || k->no_tail || slot == RADIX_NONE)
 		return;
+	if (radix_path_lossy(ix, &donor, 1, &first) > 0) {
+		if (k->exact)
+			return;
+		k->first_lossy = k->n_lossy ? k->first_lossy : k->m.n_blocks;
+		k->n_lossy++;
+	}
 	l->tail_offer = shared;
 	radix_pin_take(l->group->index, &l->donor, &donor);
 	l->donor_held = true;
@@ -171,6 +192,8 @@ static uint8_t reason_of(const struct prefixd_engine *e, const struct prefixd_le
 		return PROTO_REASON_NONE;
 	if (l->root->detached)
 		return PROTO_REASON_NAMESPACE;
+	if (k->declined)
+		return l->n_pend ? PROTO_REASON_PENDING : PROTO_REASON_DECLINED;
 	if (k->m.n_blocks == k->n_keys)
 		return PROTO_REASON_BELOW_BLOCK;
 	if (l->n_pend)
@@ -315,13 +338,18 @@ static void reply_match(struct prefixd_engine *e, struct prefixd_request *rq,
 	rep->miss_token = radix_min_u64(served, l->n_tokens);
 	rep->reuse = radix_reuse_counter(l->group->index);
 	rep->reason = served >= l->n_tokens ? PROTO_REASON_NONE : l->reason;
+	rep->n_lossy = k->n_lossy;
+	if (k->n_lossy)
+		rep->first_lossy = l->n_path - k->m.n_device + k->first_lossy;
+	e->counters.lossy_blocks += k->n_lossy;
+	e->counters.exact_ends += k->declined;
 	proto_match_rep_encode_as(&rp->w, 2, rep); /* up to the runs, which are in place */
 	prefixd_reply_add_runs(rp, k->runs.n);
 	if (rq->s->version >= 3)
 		prefixd_reply_add_lossy(rp, rep);
 	prefixd_reply_send(e, rq, rp);
 	/* Does Redis know more?  Whoever asks next will be told. */
-	if (!k->runs.full && !l->n_pend && k->m.n_blocks < k->n_keys &&
+	if (!k->runs.full && !k->declined && !l->n_pend && k->m.n_blocks < k->n_keys &&
 	    (!l->island || l->n_path + lower(k) > 0))
 		prefixd_seek(e, l->root, &k->m.end, k->keys + (size_t)k->m.n_blocks * ns->key_len,
 			     k->n_keys - k->m.n_blocks, NULL, 0);
@@ -367,6 +395,8 @@ static bool match_check(struct prefixd_engine *e, struct prefixd_request *rq,
 			const struct proto_match_req *m, struct prefixd_root_name *name,
 			uint32_t *ret_keys)
 {
+	const uint32_t known = PROTO_MATCH_PROMOTE | PROTO_MATCH_ISLAND | PROTO_MATCH_NO_TAIL |
+			       PROTO_MATCH_LEAD | (rq->s->version >= 3 ? PROTO_MATCH_EXACT : 0u);
 	const struct prefixd_namespace *ns;
 	uint32_t n_tail;
 
@@ -378,10 +408,11 @@ static bool match_check(struct prefixd_engine *e, struct prefixd_request *rq,
 	    !prefixd_tail_check(e, rq, ns, m->tail, &n_tail) ||
 	    !prefixd_tokens_check(e, rq, ns, *ret_keys, n_tail, m->n_tokens))
 		return false;
-	if (m->flags & ~(uint32_t)(PROTO_MATCH_PROMOTE | PROTO_MATCH_ISLAND | PROTO_MATCH_NO_TAIL |
-				   PROTO_MATCH_LEAD)) {
-		prefixd_refuse(e, rq, PROTO_STATUS_BAD_BODY, "flags",
-			       "bits 1 (PROMOTE), 2 (ISLAND), 4 (NO_TAIL) and 8 (LEAD) are known");
+	if (m->flags & ~known) {
+		prefixd_refuse(
+			e, rq, PROTO_STATUS_BAD_BODY, "flags",
+			"bits 1 (PROMOTE), 2 (ISLAND), 4 (NO_TAIL), 8 (LEAD) and, in version "
+			"3, 16 (EXACT) are known");
 		return false;
 	}
 	if ((m->flags & PROTO_MATCH_ISLAND) && (ns->mode != RADIX_KEYS_DIGEST || *ret_keys == 0)) {
@@ -428,6 +459,7 @@ static bool match_on(struct prefixd_engine *e, struct prefixd_request *rq, struc
 	l->n_tokens = m->n_tokens;
 	l->diverged = k->m.diverged;
 	l->island = m->flags & PROTO_MATCH_ISLAND;
+	l->exact = k->exact;
 	if (l->island)
 		memcpy(l->first_key, k->keys, key_len);
 	radix_pin_take(l->group->index, &l->pin, &k->m.device_end);
@@ -486,6 +518,7 @@ void prefixd_op_match(struct prefixd_engine *e, struct prefixd_request *rq)
 	k.tail = m.tail;
 	k.no_tail = (m.flags & PROTO_MATCH_NO_TAIL) || !tails_allowed(name.ns);
 	k.may_load = may_load(e, l, m.flags);
+	k.exact = m.flags & PROTO_MATCH_EXACT;
 	k.from = radix_place_root(l->root->index_root);
 	r = prefixd_op_prepare(e, rq, &m.op_id, e->match_fixed + PREFIXD_MATCH_TAIL + 8 * k.n_keys);
 	/* A graft changes the tree: after it nothing may fail for want of memory. */
@@ -610,6 +643,7 @@ static void extend_on(struct prefixd_engine *e, struct prefixd_request *rq, stru
 		l->n_tokens = m->n_tokens;
 	k.no_tail = (m->flags & PROTO_MATCH_NO_TAIL) || !tails_allowed(l->root->ns);
 	k.may_load = may_load(e, l, m->flags);
+	k.exact = l->exact;
 	k.from = prefixd_lease_from(l);
 	k.keys = prefixd_lease_key(l);
 	/* With reservations outstanding the block before is not READY: the keys only wait.  And of

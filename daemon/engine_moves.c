@@ -125,7 +125,7 @@ static const struct prefixd_root *root_of(const struct prefixd_group *g, struct 
 }
 
 static void describe(struct prefixd_engine *e, const struct prefixd_group *g,
-		     const struct radix_move *m, struct prefixd_carry *c)
+		     const struct radix_move *m, bool lossy, struct prefixd_carry *c)
 {
 	const struct prefixd_root *root = root_of(g, m->block);
 	const void *key;
@@ -137,6 +137,8 @@ static void describe(struct prefixd_engine *e, const struct prefixd_group *g,
 	if (r == 0)
 		r = radix_member_checksum(g->index, m->block, &c->checksum_kind, c->checksum);
 	radix_assert(r == 0);
+	if (lossy) /* what is known is of what was committed */
+		c->checksum_kind = 0;
 	memcpy(c->ns_digest, root->ns->digest, sizeof(c->ns_digest));
 	/* The block may go in this very step: its key is kept apart, and found by its place there
 	 * when the step ends, because the buffer may grow until then. */
@@ -144,6 +146,14 @@ static void describe(struct prefixd_engine *e, const struct prefixd_group *g,
 	memcpy(e->keys_out + e->keys_out_len, key, c->key_len);
 	c->key = (const void *)(uintptr_t)e->keys_out_len;
 	e->keys_out_len += c->key_len;
+}
+
+/* Below the device a coded group's blocks are coded, but for a value that may be as it was. */
+static bool lossy_source(const struct prefixd_group *g, const struct radix_move *m)
+{
+	if (g->cold.codec == GPU_CODEC_NONE)
+		return false;
+	return m->from != RADIX_TIER_DEVICE || radix_member_lossy(g->index, m->block);
 }
 
 struct prefixd_move *prefixd_move_start(struct prefixd_engine *e, struct prefixd_group *g,
@@ -174,6 +184,7 @@ struct prefixd_move *prefixd_move_start(struct prefixd_engine *e, struct prefixd
 		.serial = mv->serial + 1,
 		.next = RADIX_NONE,
 		.ahead = load && !urgent,
+		.lossy = lossy_source(g, m),
 		.used = true,
 	};
 	g->n_ahead += mv->ahead;
@@ -190,10 +201,11 @@ struct prefixd_move *prefixd_move_start(struct prefixd_engine *e, struct prefixd
 		.src = m->src,
 		.dst = m->dst,
 		.entry = m->block.entry,
+		.generation = m->block.generation,
 		.deadline_ns = deadline_ns,
 		.urgent = urgent,
 	};
-	describe(e, g, m, &a->u.carry);
+	describe(e, g, m, mv->lossy, &a->u.carry);
 	return mv;
 }
 
@@ -324,13 +336,26 @@ static void condemn(struct prefixd_engine *e, struct prefixd_group *g, const str
 		g->corrupt[g->n_corrupt++] = m->block;
 }
 
+/*
+ * It cannot be coded, and the tier below has no room for blocks that are not.  Where its slot is
+ * wanted it goes; as a victim that stays it would be tried again for ever.
+ */
+static void uncodable(struct prefixd_engine *e, struct prefixd_group *g,
+		      const struct prefixd_move *mv)
+{
+	e->counters.uncodable_blocks++;
+	if (mv->leaves)
+		e->counters.dropped_blocks += radix_lose(g->index, mv->m.block, mv->m.from,
+							 RADIX_REMOVE_DROPPED);
+}
+
 static void moved_down(struct prefixd_engine *e, struct prefixd_group *g,
 		       const struct prefixd_move *mv, const struct prefixd_event *event)
 {
 	enum prefixd_move_result result = event->u.moved.result;
 	bool ok = result == PREFIXD_MOVE_OK;
-	int r = radix_move_end(g->index, &mv->m, ok,
-			       ok && event->u.moved.summed ? event->u.moved.checksum : NULL, NULL);
+	bool summed = ok && event->u.moved.summed && !mv->lossy;
+	int r = radix_move_end(g->index, &mv->m, ok, summed ? event->u.moved.checksum : NULL, NULL);
 
 	radix_assert(r == 0 || r == RADIX_E_NOTFOUND);
 	g->reap = true;
@@ -357,6 +382,9 @@ static void moved_down(struct prefixd_engine *e, struct prefixd_group *g,
 			break;
 		}
 		count_failure(g, mv);
+		break;
+	case PREFIXD_MOVE_RAW:
+		uncodable(e, g, mv);
 		break;
 	case PREFIXD_MOVE_LOST:
 	case PREFIXD_MOVE_FAILED:

@@ -57,9 +57,27 @@ void prefixd_note_tenants(struct prefixd_engine *e, uint32_t from)
 	}
 }
 
-int prefixd_note_group_room(struct prefixd_engine *e, uint32_t id)
+int prefixd_note_group_room(struct prefixd_engine *e, uint32_t id, const struct prefixd_cold *cold)
 {
-	return writes(e) ? prefixd_ledger_room(&e->ledger, PREFIXD_LEDGER_GROUP, id) : 0;
+	int r = 0;
+
+	if (writes(e))
+		r = prefixd_ledger_room(&e->ledger, PREFIXD_LEDGER_GROUP, id);
+	if (writes(e) && r == 0 && cold->codec != GPU_CODEC_NONE)
+		r = prefixd_ledger_room(&e->ledger, PREFIXD_LEDGER_COLD, id);
+	return r;
+}
+
+/* Left by a group that is gone, it says nothing: its own group does not ask for one. */
+static void note_cold(struct prefixd_engine *e, const struct prefixd_group *g)
+{
+	struct prefixd_cold_record *r = prefixd_ledger_at(&e->ledger, PREFIXD_LEDGER_COLD, g->id);
+
+	radix_assert(r); /* room was made */
+	radix_retract(&r->word, 0);
+	r->cold = g->cold;
+	r->pad = 0;
+	prefixd_ledger_sign(&e->ledger, PREFIXD_LEDGER_COLD, g->id);
 }
 
 void prefixd_note_group(struct prefixd_engine *e, struct prefixd_group *g)
@@ -68,12 +86,15 @@ void prefixd_note_group(struct prefixd_engine *e, struct prefixd_group *g)
 
 	if (!writes(e))
 		return;
+	if (g->cold.codec != GPU_CODEC_NONE)
+		note_cold(e, g);
 	r = prefixd_ledger_at(&e->ledger, PREFIXD_LEDGER_GROUP, g->id);
 	r->slot_bytes = g->slot_bytes;
 	r->n_slots = g->n_slots;
 	r->n_host = g->n_host;
 	r->n_entries = g->n_entries;
-	r->redis = e->config.redis;
+	r->tiers = (uint16_t)((e->config.redis ? PREFIXD_GROUP_REDIS : 0) |
+			      (g->cold.codec != GPU_CODEC_NONE ? PREFIXD_GROUP_COLD : 0));
 	r->n_ranks = (uint16_t)(g->n_ranks > 1 ? g->n_ranks : 0);
 	r->pool = g->pool;
 	prefixd_ledger_sign(&e->ledger, PREFIXD_LEDGER_GROUP, g->id);

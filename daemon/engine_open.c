@@ -167,14 +167,50 @@ static bool check_keys(struct prefixd_engine *e, struct prefixd_request *rq,
 	}
 }
 
-/* What version 3 can say and this daemon cannot do. */
-static bool check_offered(struct prefixd_engine *e, struct prefixd_request *rq,
-			  const struct proto_open_req *m)
+/*
+ * How blocks of the namespace lie below the device: as it says, or, where it leaves that open, as
+ * the daemon was told to if it can.  Who speaks an older version cannot be told and gets none.
+ */
+static bool cold_of(struct prefixd_engine *e, struct prefixd_request *rq,
+		    const struct proto_open_req *m, struct prefixd_cold *ret)
 {
-	if (m->cold_codec.n && !(m->cold_codec.n == 4 && !memcmp(m->cold_codec.p, "none", 4)))
-		return bad(e, rq, "cold_codec", "this daemon codes no blocks; give none");
-	if (m->exact_layers.n)
-		return bad(e, rq, "exact_layers", "it goes with a cold_codec; leave it empty");
+	const bool asked = m->cold_codec.n > 0;
+	struct prefixd_cold c = {
+		.codec = rq->s->version >= 3 ? e->config.cold_codec : GPU_CODEC_NONE,
+		.layers = m->layers,
+		.heads = m->kv_heads,
+		.dim = m->head_dim,
+		.tokens = m->block_tokens,
+	};
+
+	memset(ret, 0, sizeof(*ret));
+	if (asked && !prefixd_cold_codec_parse(m->cold_codec.p, m->cold_codec.n, &c.codec))
+		return bad(e, rq, "cold_codec", "none, int8 or fp8; or leave it empty");
+	if (asked && c.codec == GPU_CODEC_NONE && m->exact_layers.n)
+		return bad(e, rq, "exact_layers", "without a cold_codec every layer is exact");
+	if (c.codec == GPU_CODEC_NONE)
+		return true;
+	if (m->flags & PROTO_OPEN_OPAQUE)
+		return !asked || bad(e, rq, "cold_codec",
+				     "of an OPAQUE block no codec knows the elements; give none");
+	if (!prefixd_cold_element_parse(m->dtype.p, m->dtype.n, &c.element))
+		return !asked || bad(e, rq, "dtype",
+				     "float16 and bfloat16 can be coded; or give cold_codec none");
+	if (!prefixd_cold_layout_parse(m->layout.p, m->layout.n, &c.order))
+		return !asked || bad(e, rq, "layout",
+				     "block-major and block-major-hnd can be coded; or give "
+				     "cold_codec none");
+	if (c.layers > PREFIXD_COLD_LAYERS_MAX)
+		return !asked || bad(e, rq, "layers",
+				     "of at most 256 layers it can be told which stay exact; or "
+				     "give cold_codec none");
+	if (!prefixd_cold_layers_parse(m->exact_layers.p, m->exact_layers.n, c.layers, c.exact))
+		return bad(e, rq, "exact_layers",
+			   "numbers and ranges of the model's layers, counted from 0: 0-1,31");
+	if (!prefixd_cold_ok(&c, m->block_bytes))
+		return !asked ||
+		       bad(e, rq, "cold_codec", "coding makes these blocks no smaller; give none");
+	*ret = c;
 	return true;
 }
 
@@ -253,11 +289,13 @@ static bool check_sizes(struct prefixd_engine *e, struct prefixd_request *rq,
 
 /* ---- the namespace --------------------------------------------------------------------------- */
 
+/* A codec is part of it, so that who codes and who does not never read each other's blocks. */
 static void name_namespace(const struct prefixd_engine *e, const struct proto_open_req *m,
-			   bool with_seed, uint8_t ret[32])
+			   const struct prefixd_cold *cold, bool with_seed, uint8_t ret[32])
 {
 	/* how a session reads is its own matter */
 	uint32_t identity = m->flags & ~(uint32_t)PROTO_OPEN_WINDOWS;
+	const uint8_t codec = (uint8_t)cold->codec;
 	uint8_t num[8][8];
 	const uint64_t values[8] = {
 		m->key_mode, identity,        m->layers,      m->kv_heads,
@@ -279,15 +317,23 @@ static void name_namespace(const struct prefixd_engine *e, const struct proto_op
 		{ 9, num, sizeof(num) },
 		{ 10, tp_le, sizeof(tp_le) },
 		{ 11, m->seed_probe.p, m->seed_probe.n },
+		{ 0 },
+		{ 0 },
 	};
+	uint32_t n = with_seed ? 11 : 10;
 
 	for (uint32_t i = 0; i < 8; i++)
 		for (uint32_t k = 0; k < 8; k++)
 			num[i][k] = (uint8_t)(values[i] >> (8 * k));
 	for (uint32_t k = 0; k < 8; k++)
 		tp_le[k] = (uint8_t)(tp >> (8 * k));
-	prefixd_name_digest(e, with_seed ? "prefixd namespace" : "prefixd namespace family", f,
-			    radix_array_size(f) - (with_seed ? 0 : 1), ret, 32);
+	/* Without one, nothing: names are what they were before there were codecs. */
+	if (cold->codec != GPU_CODEC_NONE) {
+		f[n++] = (struct prefixd_field){ 12, &codec, sizeof(codec) };
+		f[n++] = (struct prefixd_field){ 13, cold->exact, sizeof(cold->exact) };
+	}
+	prefixd_name_digest(e, with_seed ? "prefixd namespace" : "prefixd namespace family", f, n,
+			    ret, 32);
 }
 
 struct prefixd_namespace *prefixd_namespace_find(const struct prefixd_engine *e,
@@ -320,6 +366,7 @@ static const char *text_add(struct prefixd_namespace *ns, size_t *at, struct pro
 
 static struct prefixd_namespace *namespace_new(struct prefixd_engine *e,
 					       const struct proto_open_req *m,
+					       const struct prefixd_cold *cold,
 					       const uint8_t digest[32])
 {
 	struct prefixd_namespace *ns;
@@ -342,7 +389,7 @@ static struct prefixd_namespace *namespace_new(struct prefixd_engine *e,
 	ns->adapter = text_add(ns, &at, m->adapter);
 	ns->engine = text_add(ns, &at, m->engine);
 	memcpy(ns->digest, digest, 32);
-	name_namespace(e, m, false, ns->family);
+	name_namespace(e, m, cold, false, ns->family);
 	ns->mode = m->key_mode == PROTO_KEYS_TOKENS ? RADIX_KEYS_TOKENS : RADIX_KEYS_DIGEST;
 	ns->extra = m->flags & PROTO_OPEN_EXTRA;
 	ns->block_tokens = m->block_tokens;
@@ -386,7 +433,7 @@ static void reply_open(struct prefixd_engine *e, struct prefixd_request *rq,
 		.slab_len = g->slab_len,
 		.n_ranks = g->n_ranks,
 		.window = prefixd_windowed(rq->s, ns) ? ns->window : 0,
-		.cold_bytes = g->slot_bytes,
+		.cold_bytes = prefixd_cold_bytes(&g->cold, g->slot_bytes),
 	};
 	struct prefixd_reply rp;
 	struct prefixd_action *a;
@@ -493,7 +540,8 @@ static int wait_for_pool(struct prefixd_engine *e, struct prefixd_request *rq,
 }
 
 static void open_namespace(struct prefixd_engine *e, struct prefixd_request *rq,
-			   const struct proto_open_req *m, uint32_t window)
+			   const struct proto_open_req *m, const struct prefixd_cold *cold,
+			   uint32_t window)
 {
 	bool windowed = m->flags & PROTO_OPEN_WINDOWS;
 	uint8_t digest[32];
@@ -501,7 +549,7 @@ static void open_namespace(struct prefixd_engine *e, struct prefixd_request *rq,
 	struct prefixd_group *g, *new_group = NULL;
 	uint64_t hash;
 
-	name_namespace(e, m, true, digest);
+	name_namespace(e, m, cold, true, digest);
 	ns = prefixd_namespace_find(e, digest);
 	if (!session_room(e, rq, ns))
 		return;
@@ -509,17 +557,17 @@ static void open_namespace(struct prefixd_engine *e, struct prefixd_request *rq,
 		prefixd_refuse_memory(e, rq);
 		return;
 	}
-	g = ns ? ns->group : prefixd_group_find(e, m->block_bytes, m->tp_size);
+	g = ns ? ns->group : prefixd_group_find(e, m->block_bytes, m->tp_size, cold);
 	if (g && prefixd_lost_refuse(e, rq, g))
 		return;
 	if (!g) {
-		g = new_group = prefixd_group_new(e, rq, m->block_bytes, m->tp_size);
+		g = new_group = prefixd_group_new(e, rq, m->block_bytes, m->tp_size, cold);
 		if (!g)
 			return;
 		g->windowed = window > 0;
 	}
 	if (!ns)
-		ns = made = namespace_new(e, m, digest);
+		ns = made = namespace_new(e, m, cold, digest);
 	if (!ns || (g->state == PREFIXD_GROUP_CREATING &&
 		    wait_for_pool(e, rq, ns, g, m->tp_rank, windowed) < 0)) {
 		if (made) {
@@ -560,6 +608,7 @@ static void open_namespace(struct prefixd_engine *e, struct prefixd_request *rq,
 
 void prefixd_op_open(struct prefixd_engine *e, struct prefixd_request *rq)
 {
+	struct prefixd_cold cold;
 	struct proto_open_req m;
 	const char *field;
 	uint32_t window;
@@ -576,8 +625,8 @@ void prefixd_op_open(struct prefixd_engine *e, struct prefixd_request *rq)
 	rq->words = m.flags & PROTO_OPEN_WORDS;
 	m.flags &= ~(uint32_t)PROTO_OPEN_WORDS;
 	if (check_names(e, rq, &m) && check_keys(e, rq, &m) && check_sizes(e, rq, &m) &&
-	    check_offered(e, rq, &m) && prefixd_windows_check(e, rq, &m, &window))
-		open_namespace(e, rq, &m, window);
+	    cold_of(e, rq, &m, &cold) && prefixd_windows_check(e, rq, &m, &window))
+		open_namespace(e, rq, &m, &cold, window);
 }
 
 /* ---- OPENs that waited ----------------------------------------------------------------------- */

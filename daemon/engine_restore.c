@@ -79,15 +79,42 @@ static int groups_room(struct prefixd_engine *e, uint32_t id)
 	return 0;
 }
 
+/*
+ * How the group's blocks lie below the device.  False: it should be said, and is not: then nothing
+ * of the group can be read.
+ */
+static bool take_cold(struct prefixd_engine *e, const struct prefixd_group_record *r, uint32_t id,
+		      struct prefixd_cold *ret)
+{
+	const struct prefixd_cold_record *c;
+
+	memset(ret, 0, sizeof(*ret));
+	if (!(r->tiers & PREFIXD_GROUP_COLD))
+		return true;
+	if (id >= e->ledger.arrays[PREFIXD_LEDGER_COLD].n ||
+	    !prefixd_ledger_is(ledger(e), PREFIXD_LEDGER_COLD, id))
+		return false;
+	c = prefixd_ledger_at(ledger(e), PREFIXD_LEDGER_COLD, id);
+	*ret = c->cold;
+	return ret->codec != GPU_CODEC_NONE && prefixd_cold_ok(ret, r->slot_bytes);
+}
+
 static int take_groups(struct prefixd_engine *e)
 {
 	for (uint32_t i = 0; i < e->ledger.arrays[PREFIXD_LEDGER_GROUP].n; i++) {
 		const struct prefixd_group_record *r = prefixd_ledger_at(ledger(e),
 									 PREFIXD_LEDGER_GROUP, i);
+		struct prefixd_cold cold;
 		struct prefixd_group *g;
 
 		if (!prefixd_ledger_is(ledger(e), PREFIXD_LEDGER_GROUP, i))
 			continue;
+		if (!take_cold(e, r, i, &cold)) {
+			radix_retract(
+				(uint64_t *)prefixd_ledger_at(ledger(e), PREFIXD_LEDGER_GROUP, i),
+				0);
+			continue;
+		}
 		if (groups_room(e, i) < 0)
 			return -ENOMEM;
 		g = prefixd_group_make(e, i, r->n_slots, r->n_host, r->slot_bytes,
@@ -95,6 +122,7 @@ static int take_groups(struct prefixd_engine *e)
 		if (!g)
 			return -ENOMEM;
 		g->n_entries = r->n_entries;
+		g->cold = cold;
 		g->pool = r->pool;
 		g->kept = g->noted = g->adopting = true;
 		prefixd_group_add(e, g, prefixd_group_bytes(g->n_slots, g->slot_bytes, g->n_ranks));
@@ -428,6 +456,7 @@ static void emit(struct prefixd_engine *e)
 		a->u.pool.n_slots = g->n_slots;
 		a->u.pool.n_host = g->n_host;
 		a->u.pool.slot_bytes = g->slot_bytes;
+		a->u.pool.cold = g->cold;
 		a->u.pool.table_len = radix_store_len(&config);
 	}
 }

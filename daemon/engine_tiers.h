@@ -37,6 +37,7 @@ struct prefixd_move {
 	bool leaves;     /* its source becomes free when it ends well */
 	bool alone;      /* nothing moved the same way when it began */
 	bool ahead;      /* up, and nobody waits for it */
+	bool lossy;      /* what lies in the source is not what was committed */
 	bool used;
 };
 

@@ -48,8 +48,9 @@ struct prefixd_group {
 	enum prefixd_group_state state;
 	uint32_t id;
 	uint32_t n_slots;
-	uint32_t n_ranks;    /* pools; a block has a slot of one number in each */
-	uint64_t slot_bytes; /* in one of them */
+	uint32_t n_ranks;         /* pools; a block has a slot of one number in each */
+	uint64_t slot_bytes;      /* in one of them */
+	struct prefixd_cold cold; /* how its blocks lie below the device */
 	uint64_t slot_stride;
 	uint64_t pool_len;
 	uint64_t budget;      /* bytes of the total that this group takes */

@@ -32,10 +32,13 @@ static void slots_gather(struct prefixd_snapshot *snap, enum radix_tier tier,
 	}
 }
 
+/* `cold`: below the device. */
 static void tiers_gather(struct prefixd_snapshot *snap, const struct radix_stats *st,
-			 uint64_t stride)
+			 uint64_t device, uint64_t cold)
 {
 	for (int t = 0; t < RADIX_N_TIERS; t++) {
+		uint64_t stride = t == RADIX_TIER_DEVICE ? device : cold;
+
 		snap->tier_blocks[t] += st->tier[t];
 		for (int i = 0; i < RADIX_REMOVE_N_REASONS; i++) {
 			snap->removed[t][i] += st->removed_from[t][i];
@@ -58,6 +61,8 @@ static void groups_gather(const struct prefixd_server *s, struct prefixd_snapsho
 		const struct prefixd_pool *pool = prefixd_pools_get(&s->pools, info.id);
 		const uint64_t ranks = pool ? pool->n_ranks : 1;
 		struct radix_window_stats windows;
+		const uint64_t cold = prefixd_cold_stride(info.cold, info.slot_bytes,
+							  (uint32_t)ranks);
 		struct radix_stats st;
 
 		radix_index_stats(info.index, &st);
@@ -70,8 +75,8 @@ static void groups_gather(const struct prefixd_server *s, struct prefixd_snapsho
 		snap->pool_ranks += ranks;
 		slots_gather(snap, RADIX_TIER_DEVICE, st.slots, st.n_slots,
 			     ranks * info.slot_stride);
-		slots_gather(snap, RADIX_TIER_HOST, st.host, st.n_host, ranks * info.slot_stride);
-		tiers_gather(snap, &st, ranks * info.slot_stride);
+		slots_gather(snap, RADIX_TIER_HOST, st.host, st.n_host, cold);
+		tiers_gather(snap, &st, ranks * info.slot_stride, cold);
 		radix_window_stats(info.index, &windows);
 		snap->hollow += windows.n_hollow;
 		snap->hollowed += windows.hollowed_total;

@@ -50,6 +50,7 @@ static const uint32_t codes[PREFIXD_LEDGER_N_KINDS] = {
 	[PREFIXD_LEDGER_GROUP] = 0x3a5c91e7,   [PREFIXD_LEDGER_TENANT] = 0x94d2663b,
 	[PREFIXD_LEDGER_NS] = 0xc8176da5,      [PREFIXD_LEDGER_ROOT] = 0x61be35d8,
 	[PREFIXD_LEDGER_SESSION] = 0x5df08a4e, [PREFIXD_LEDGER_LEASE] = 0xa6492f13,
+	[PREFIXD_LEDGER_COLD] = 0x0c7b5ee1,
 };
 
 /* Bytes of a record, and of those at its beginning that do not change while it counts. */
@@ -68,6 +69,8 @@ static const struct {
 				     offsetof(struct prefixd_session_record, users) },
 	[PREFIXD_LEDGER_LEASE] = { sizeof(struct prefixd_lease_record),
 				   offsetof(struct prefixd_lease_record, half) },
+	[PREFIXD_LEDGER_COLD] = { sizeof(struct prefixd_cold_record),
+				  sizeof(struct prefixd_cold_record) },
 };
 
 static uint32_t per_chunk(enum prefixd_ledger_kind kind)

@@ -222,6 +222,13 @@ const struct prefixd_family prefixd_metric_families[] = {
 	  .help = "Moves between tiers that did not end well." },
 	{ "prefixd_corrupt_blocks_total", PREFIXD_COUNTER, ONE(counters.corrupt_blocks),
 	  .help = "Blocks whose bytes were found wrong; none was served." },
+	{ "prefixd_lossy_blocks_total", PREFIXD_COUNTER, ONE(counters.lossy_blocks),
+	  .help = "Blocks told to leases that a cold codec has changed, or would on their way "
+		  "up." },
+	{ "prefixd_exact_ends_total", PREFIXD_COUNTER, ONE(counters.exact_ends),
+	  .help = "MATCHes and EXTENDs with EXACT that ended before such a block." },
+	{ "prefixd_uncodable_blocks_total", PREFIXD_COUNTER, ONE(counters.uncodable_blocks),
+	  .help = "Blocks that no cold codec takes and that the host tier has no room for." },
 	{ "prefixd_loads_total", PREFIXD_COUNTER, .label = "by",
 	  MANY({ "match", NULL, AT(counters.loads) },
 	       { "prefetch", NULL, AT(counters.prefetches) }),
@@ -301,6 +308,13 @@ const struct prefixd_family prefixd_metric_families[] = {
 	  .help = "Payload of them." },
 	{ "prefixd_copy_corrupt_total", PREFIXD_COUNTER, ONE(carrier.corrupt),
 	  .help = "Blocks whose checksum was wrong when they were copied." },
+	{ "prefixd_coded_blocks_total", PREFIXD_COUNTER, .label = "result",
+	  MANY({ "coded", NULL, AT(carrier.coded) }, { "decoded", NULL, AT(carrier.decoded) },
+	       { "raw", NULL, AT(carrier.uncodable) }),
+	  .help = "Blocks that were coded on their way down, decoded on their way up, or found not "
+		  "to be codable." },
+	{ "prefixd_coded_saved_bytes_total", PREFIXD_COUNTER, ONE(carrier.saved_bytes),
+	  .help = "What the coded ones were shorter than they are on the device." },
 	{ "prefixd_device_lost", PREFIXD_GAUGE, ONE(device_lost),
 	  .help = "1 once the device is gone." },
 	/* ---- space ---- */

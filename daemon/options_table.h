@@ -48,6 +48,9 @@
 	  "back|through|second-use",                                                               \
 	  "when blocks are copied to the tier below: when their slot is wanted, when they are "    \
 	  "committed, or when their slot is wanted and they were hit again")                       \
+	X(cold_codec, uint64_t, "cold-codec", "memory", PREFIXD_CHOICE, "none", 0, 0, 0,           \
+	  "none|int8|fp8",                                                                         \
+	  "how blocks are coded below the device where a worker leaves that open and they can be") \
 	X(watermark, uint64_t, "watermark", "memory", PREFIXD_RANGE, "auto", 0, 50,                \
 	  PREFIXD_OPT_AUTO, "LOW:HIGH",                                                            \
 	  "percent of a tier's slots kept free ahead of demand: below LOW, blocks move down "      \

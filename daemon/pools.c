@@ -40,14 +40,21 @@ static int stage_new(struct prefixd_pool *pool, const struct prefixd_pool_plan *
 		     const struct prefixd_arena_config *config)
 {
 	/* One more than was asked for, to look at blocks that no CPU reaches. */
-	uint32_t n = plan->n_stage + (prefixd_pool_slot(pool, 0, 0) ? 0 : 1);
+	bool reached = prefixd_pool_slot(pool, 0, 0);
+	uint32_t n = plan->n_stage + (reached ? 0 : 1), n_scratch = 0;
 	int r;
+
+	if (!reached && plan->cold.codec != GPU_CODEC_NONE)
+		n_scratch = PREFIXD_SCRATCHES;
+	n += n_scratch;
 
 	if (n == 0)
 		return 0;
 	r = prefixd_arena_new(&pool->stage, n * pool->block_stride, config);
-	if (r == 0)
+	if (r == 0) {
 		pool->n_stage = plan->n_stage;
+		pool->n_scratch = n_scratch;
+	}
 	return r;
 }
 
@@ -103,7 +110,7 @@ static int host_new(struct prefixd_pool *pool, const struct prefixd_pool_plan *p
 
 	if (plan->n_host == 0)
 		return 0;
-	if (__builtin_mul_overflow(pool->block_stride, plan->n_host, &len))
+	if (__builtin_mul_overflow(pool->host_stride, plan->n_host, &len))
 		return -EINVAL;
 	if (!plan->adopt && len > plan->host_left)
 		return -EDQUOT;
@@ -195,6 +202,8 @@ static int slots_new(const struct gpu_devices *devices, struct prefixd_pool *poo
 	pool->locked = plan->lock && prefixd_pool_slot(pool, 0, 0);
 	pool->block_bytes = pool->n_ranks * pool->info.slot_bytes;
 	pool->block_stride = pool->n_ranks * pool->info.slot_stride;
+	pool->cold = plan->cold;
+	pool->host_stride = prefixd_pool_host_stride(plan);
 	return 0;
 }
 
@@ -535,14 +544,29 @@ void *prefixd_pool_slot(const struct prefixd_pool *pool, uint32_t rank, uint32_t
 	return of->gpu->ops->slot_host(of->pool, slot);
 }
 
+uint64_t prefixd_pool_host_stride(const struct prefixd_pool_plan *plan)
+{
+	return prefixd_cold_stride(&plan->cold, plan->slot_bytes, ranks_of(plan));
+}
+
+uint64_t prefixd_pool_cold_bytes(const struct prefixd_pool *pool)
+{
+	return pool->n_ranks * prefixd_cold_bytes(&pool->cold, pool->info.slot_bytes);
+}
+
 void *prefixd_pool_host(const struct prefixd_pool *pool, uint32_t slot)
 {
 	radix_assert(slot < pool->n_host);
-	return (char *)pool->host.base + slot * pool->block_stride;
+	return (char *)pool->host.base + slot * pool->host_stride;
 }
 
 void *prefixd_pool_stage(const struct prefixd_pool *pool, uint32_t i)
 {
 	radix_assert((i + UINT64_C(1)) * pool->block_stride <= pool->stage.len);
 	return (char *)pool->stage.base + i * pool->block_stride;
+}
+
+void *prefixd_pool_scratch(const struct prefixd_pool *pool, uint32_t i)
+{
+	return prefixd_pool_stage(pool, pool->n_stage + 1 + i);
 }

@@ -50,7 +50,8 @@ struct prefixd_rank {
 
 /*
  * A block has a slot of one number in the pool of each rank.  In the host tier and in the buffers
- * its pieces lie one behind the other, without a gap.
+ * its pieces lie one behind the other, without a gap; in the host tier of a coded pool (cold.h)
+ * coded, with a seal behind them.
  */
 struct prefixd_pool {
 	uint32_t group;
@@ -58,9 +59,11 @@ struct prefixd_pool {
 	struct prefixd_rank ranks[PREFIXD_RANKS_MAX];
 	struct gpu_pool_info info;   /* rank 0's; the slots of all are equally many and long */
 	uint64_t block_bytes;        /* of all pieces of a block */
-	uint64_t block_stride;       /* between blocks of the host tier, and between buffers */
+	uint64_t block_stride;       /* between buffers */
 	struct gpu_shm generations;  /* uint64_t[n_slots], read-only for workers */
-	struct prefixd_arena host;   /* n_host blocks, block_stride apart */
+	struct prefixd_cold cold;    /* how the pieces lie in host slots */
+	struct prefixd_arena host;   /* n_host blocks, host_stride apart */
+	uint64_t host_stride;        /* block_stride; of a coded pool less, with the seal */
 	struct gpu_shm host_shm;     /* what `host` is a view of, if it is kept */
 	struct prefixd_region table; /* for the index; none if it is not kept */
 	uint32_t n_host;
@@ -69,6 +72,9 @@ struct prefixd_pool {
 	uint32_t n_stage;
 	bool host_pinned, stage_pinned; /* for the device's copies */
 	uint64_t stage_used;            /* the loop's: a bit for each buffer */
+	/* Of a coded pool, behind those: where blocks are coded whose slots no CPU reaches. */
+	uint32_t n_scratch;
+	uint64_t scratch_used; /* the device's thread's: a bit for each */
 	bool locked;
 };
 
@@ -78,6 +84,7 @@ struct prefixd_pool_plan {
 	uint32_t n_ranks; /* 0: 1 */
 	uint32_t n_slots, n_host, n_stage;
 	uint64_t slot_bytes; /* of one rank */
+	struct prefixd_cold cold;
 	bool huge, lock;
 	/* of the host tier: what is left of its limit; UINT64_MAX: none */
 	uint64_t host_left;
@@ -152,11 +159,16 @@ uint64_t prefixd_pool_bytes(const struct prefixd_pool *pool);
  */
 void prefixd_pools_poison(struct prefixd_pools *p, uint32_t group, struct radix_run run);
 
+#define PREFIXD_SCRATCHES 8u
+/* Bytes from one host slot to the next, and of a cold block without its seal. */
+uint64_t prefixd_pool_host_stride(const struct prefixd_pool_plan *plan);
+uint64_t prefixd_pool_cold_bytes(const struct prefixd_pool *pool);
 /* A rank's slot as the CPU reaches it; NULL: it does not. */
 void *prefixd_pool_slot(const struct prefixd_pool *pool, uint32_t rank, uint32_t slot);
 /* A host slot or a buffer: the pieces of a block, info.slot_bytes each. */
 void *prefixd_pool_host(const struct prefixd_pool *pool, uint32_t slot);
 void *prefixd_pool_stage(const struct prefixd_pool *pool, uint32_t i); /* n_stage: to look in */
+void *prefixd_pool_scratch(const struct prefixd_pool *pool, uint32_t i);
 
 /* "8.0 GiB" */
 const char *prefixd_bytes_print(uint64_t bytes, char *out, size_t out_len);

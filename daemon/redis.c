@@ -286,7 +286,9 @@ bool prefixd_redis_event(const struct prefixd_redis_message *m, struct prefixd_e
 		e.u.moved.id = m->carry.id;
 		e.u.moved.result = m->result;
 		e.u.moved.ns = m->ns;
-		e.u.moved.summed = m->result == PREFIXD_MOVE_OK;
+		/* A checksum is told of blocks as they are on the device. */
+		e.u.moved.summed = m->result == PREFIXD_MOVE_OK && !m->coded;
+		e.u.moved.lossy = m->coded;
 		memcpy(e.u.moved.checksum, m->checksum, sizeof(e.u.moved.checksum));
 		break;
 	case PREFIXD_REDIS_LOOK:

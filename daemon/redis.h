@@ -62,6 +62,11 @@ struct prefixd_redis_message {
 	void *block;                /* STORE: from here; FETCH: to here.  block_bytes */
 	uint64_t block_bytes;
 	uint32_t n_pieces; /* of one length, which it consists of: one for each rank; 0: 1 */
+	/* Of a coded group (cold.h), set before it is sent: */
+	uint32_t codec;
+	uint64_t cold_bytes;
+	bool coded;                 /* STORE: the block is; FETCH, answered: what came is */
+	bool sealed;                /* STORE: a seal lies behind it, as in a host slot */
 	struct prefixd_names names; /* NAMES, LOOK; entries and keys point into `data` */
 	uint32_t look_id;
 	uint64_t deadline_ns;  /* LOOK */

@@ -98,7 +98,10 @@ struct prefixd_value_of prefixd_command_of(const struct prefixd_redis_command *c
 					  .key_len = m->carry.key_len,
 					  .n_tokens = m->carry.n_tokens,
 					  .block_bytes = m->block_bytes,
-					  .n_pieces = m->n_pieces };
+					  .n_pieces = m->n_pieces,
+					  .codec = (uint8_t)m->codec,
+					  .cold_bytes = m->cold_bytes,
+					  .coded = m->coded };
 }
 
 /* Head and tail of SET, with room in the head for `prefix` bytes of the value. */
@@ -132,17 +135,34 @@ static int store_text(struct prefixd_redis_command *c, size_t value_len, size_t 
 	return 0;
 }
 
+/* False: the bytes are not the ones that are known. */
+static bool store_check(struct prefixd_redis_message *m)
+{
+	uint8_t seal[PREFIXD_COLD_SEAL];
+
+	if (!m->coded) {
+		prefixd_sum_pieces(m->block, m->block_bytes, m->n_pieces, m->checksum);
+		return m->carry.checksum_kind != PROTO_CHECKSUM_XXH3_128 ||
+		       memcmp(m->checksum, m->carry.checksum, sizeof(m->checksum)) == 0;
+	}
+	/* What is known of a block is not known of its codes. */
+	prefixd_sum(m->block, m->cold_bytes, m->checksum);
+	if (!m->sealed)
+		return true;
+	prefixd_cold_seal(m->checksum, m->carry.entry, m->carry.generation, seal);
+	return memcmp(seal, (const uint8_t *)m->block + m->cold_bytes, sizeof(seal)) == 0;
+}
+
 int prefixd_command_store(struct prefixd_redis_command *c)
 {
 	struct prefixd_redis_message *m = c->m;
 	const struct prefixd_value_cipher *cipher = &c->redis->cipher;
 	struct prefixd_value_of of = prefixd_command_of(c);
 	size_t len = prefixd_value_len(&of, cipher->on);
+	const uint64_t block_len = m->coded ? m->cold_bytes : m->block_bytes;
 	uint8_t *prefix;
 
-	prefixd_sum_pieces(m->block, m->block_bytes, m->n_pieces, m->checksum);
-	if (m->carry.checksum_kind == PROTO_CHECKSUM_XXH3_128 &&
-	    memcmp(m->checksum, m->carry.checksum, sizeof(m->checksum)) != 0)
+	if (!store_check(m))
 		return -EBADMSG;
 	if (cipher->on) {
 		uint8_t nonce[PREFIXD_VALUE_NONCE];
@@ -155,11 +175,11 @@ int prefixd_command_store(struct prefixd_redis_command *c)
 		c->payload = c->own;
 		c->payload_len = len;
 	} else {
-		if (store_text(c, len, len - m->block_bytes, &prefix) < 0)
+		if (store_text(c, len, len - block_len, &prefix) < 0)
 			return -ENOMEM;
 		prefixd_value_prefix(&of, m->checksum, prefix);
 		c->payload = m->block;
-		c->payload_len = m->block_bytes;
+		c->payload_len = block_len;
 	}
 	return 0;
 }

@@ -351,7 +351,8 @@ static bool reply_fetch(struct prefixd_redis *r, struct prefixd_redis_command *c
 		on_bad_value(r, c, why);
 	} else {
 		prefixd_count(&r->counts.fetched, 1);
-		prefixd_count(&r->counts.bytes_in, c->m->block_bytes);
+		c->m->coded = of.coded;
+		prefixd_count(&r->counts.bytes_in, of.coded ? of.cold_bytes : of.block_bytes);
 		answer(c, PREFIXD_MOVE_OK);
 	}
 	return true;
@@ -371,7 +372,9 @@ static bool reply_store(struct prefixd_redis *r, struct prefixd_redis_command *c
 	worked(r, c);
 	r->hold_ns = r->hold_backoff_ns = 0;
 	prefixd_count(&r->counts.stored, 1);
-	prefixd_count(&r->counts.bytes_out, c->m ? c->m->block_bytes : 0);
+	if (c->m)
+		prefixd_count(&r->counts.bytes_out,
+			      c->m->coded ? c->m->cold_bytes : c->m->block_bytes);
 	answer(c, PREFIXD_MOVE_OK);
 	return true;
 }

@@ -73,9 +73,14 @@ void prefixd_value_cipher_init(struct prefixd_value_cipher *c, const uint8_t nam
 				 sizeof(purpose) - 1, naming_key, 32);
 }
 
+static size_t payload_len(const struct prefixd_value_of *of)
+{
+	return (size_t)(of->coded ? of->cold_bytes : of->block_bytes);
+}
+
 size_t prefixd_value_len(const struct prefixd_value_of *of, bool encrypted)
 {
-	return PREFIXD_VALUE_HEAD + PREFIXD_VALUE_SUM + of->key_len + (size_t)of->block_bytes +
+	return PREFIXD_VALUE_HEAD + PREFIXD_VALUE_SUM + of->key_len + payload_len(of) +
 	       (encrypted ? PREFIXD_VALUE_TAG : 0);
 }
 
@@ -86,10 +91,10 @@ static void head_write(const struct prefixd_value_of *of, unsigned flags, const 
 	memcpy(p, magic, sizeof(magic));
 	put(p + AT_VERSION, PREFIXD_VALUE_VERSION, 2);
 	put(p + AT_FLAGS, flags, 2);
-	p[AT_CODEC] = PREFIXD_VALUE_CODEC_NONE;
+	p[AT_CODEC] = of->coded ? of->codec : 0;
 	put(p + AT_HEAD_LEN, PREFIXD_VALUE_HEAD, 4);
 	put(p + AT_KEY_LEN, of->key_len, 4);
-	put(p + AT_PAYLOAD_LEN, of->block_bytes, 8);
+	put(p + AT_PAYLOAD_LEN, payload_len(of), 8);
 	put(p + AT_TOKENS, of->n_tokens, 4);
 	if (nonce)
 		memcpy(p + AT_NONCE, nonce, PREFIXD_VALUE_NONCE);
@@ -112,12 +117,12 @@ void prefixd_value_encrypt(const struct prefixd_value_of *of, const uint8_t chec
 			   const uint8_t nonce[PREFIXD_VALUE_NONCE], uint8_t *ret_value)
 {
 	uint8_t *body = ret_value + PREFIXD_VALUE_HEAD;
-	size_t n = PREFIXD_VALUE_SUM + of->key_len + (size_t)of->block_bytes;
+	size_t n = PREFIXD_VALUE_SUM + of->key_len + payload_len(of);
 
 	head_write(of, PREFIXD_VALUE_ENCRYPTED, nonce, ret_value);
 	memcpy(body, checksum, PREFIXD_VALUE_SUM);
 	memcpy(body + PREFIXD_VALUE_SUM, of->key, of->key_len);
-	memcpy(body + PREFIXD_VALUE_SUM + of->key_len, block, (size_t)of->block_bytes);
+	memcpy(body + PREFIXD_VALUE_SUM + of->key_len, block, payload_len(of));
 	/* In place; always 0. */
 	(void)crypto_aead_xchacha20poly1305_ietf_encrypt_detached(body, body + n, NULL, body, n,
 								  ret_value, PREFIXD_VALUE_HEAD,
@@ -153,9 +158,9 @@ static bool head_check(const uint8_t *p, size_t len, const struct prefixd_value_
 	else if (memcmp(p + AT_PARENT, of->parent, 32) != 0 ||
 		 get(p + AT_KEY_LEN, 4) != of->key_len || get(p + AT_TOKENS, 4) != of->n_tokens)
 		why = PREFIXD_REDIS_BAD_KEY;
-	else if (p[AT_CODEC] != PREFIXD_VALUE_CODEC_NONE)
+	else if (p[AT_CODEC] != 0 && p[AT_CODEC] != of->codec)
 		why = PREFIXD_REDIS_BAD_CODEC;
-	else if (get(p + AT_PAYLOAD_LEN, 8) != of->block_bytes)
+	else if (get(p + AT_PAYLOAD_LEN, 8) != (p[AT_CODEC] ? of->cold_bytes : of->block_bytes))
 		why = PREFIXD_REDIS_BAD_SIZE;
 	else
 		return true;
@@ -163,18 +168,20 @@ static bool head_check(const uint8_t *p, size_t len, const struct prefixd_value_
 	return false;
 }
 
-bool prefixd_value_parse(void *value, size_t len, const struct prefixd_value_of *of,
+bool prefixd_value_parse(void *value, size_t len, struct prefixd_value_of *of,
 			 const struct prefixd_value_cipher *cipher, void *block,
 			 uint8_t ret_checksum[16], enum prefixd_redis_bad *ret_why)
 {
 	uint8_t *p = value, *body = p + PREFIXD_VALUE_HEAD, sum[16];
-	size_t n = PREFIXD_VALUE_SUM + of->key_len + (size_t)of->block_bytes;
 	enum prefixd_redis_bad why;
+	size_t n;
 
 	if (!head_check(p, len, of, &why)) {
 		*ret_why = why;
 		return false;
 	}
+	of->coded = p[AT_CODEC] != 0;
+	n = PREFIXD_VALUE_SUM + of->key_len + payload_len(of);
 	if (get(p + AT_FLAGS, 2) != (cipher->on ? PREFIXD_VALUE_ENCRYPTED : 0u) ||
 	    (!cipher->on && !is_zero(p + AT_NONCE, PREFIXD_VALUE_NONCE)))
 		why = PREFIXD_REDIS_BAD_AUTH;
@@ -191,9 +198,12 @@ bool prefixd_value_parse(void *value, size_t len, const struct prefixd_value_of 
 	else {
 		const uint8_t *payload = body + PREFIXD_VALUE_SUM + of->key_len;
 
-		prefixd_sum_pieces(payload, (size_t)of->block_bytes, of->n_pieces, sum);
+		if (of->coded) /* in one piece, whose codes they are */
+			prefixd_sum(payload, payload_len(of), sum);
+		else
+			prefixd_sum_pieces(payload, payload_len(of), of->n_pieces, sum);
 		if (memcmp(sum, body, PREFIXD_VALUE_SUM) == 0) {
-			memcpy(block, payload, (size_t)of->block_bytes);
+			memcpy(block, payload, payload_len(of));
 			memcpy(ret_checksum, sum, sizeof(sum));
 			return true;
 		}

@@ -5,7 +5,7 @@
  *          0      8  magic: 89 "PFXD" 0d 0a 1a
  *          8      2  version, 1
  *         10      2  flags; bit 0: what follows the head is encrypted
- *         12      1  codec; 0: the block as it is
+ *         12      1  codec (enum gpu_codec) of a cold block (cold.h); 0: the block as it is
  *         13      3  zero
  *         16      4  head_len, 168
  *         20      4  key_len
@@ -48,10 +48,6 @@ enum {
 	PREFIXD_VALUE_ENCRYPTED = 1, /* flags */
 };
 
-enum {
-	PREFIXD_VALUE_CODEC_NONE = 0,
-};
-
 /* What a value must say. */
 struct prefixd_value_of {
 	const uint8_t *ns_digest; /* 32 bytes each */
@@ -62,6 +58,11 @@ struct prefixd_value_of {
 	uint32_t n_tokens;
 	uint64_t block_bytes;
 	uint32_t n_pieces; /* as in struct prefixd_redis_message */
+	/* Of a coded namespace: how its values are coded, and how long they are then.  Those of
+	   blocks that cannot be coded are as they are. */
+	uint8_t codec;
+	uint64_t cold_bytes;
+	bool coded; /* this one is; answered by prefixd_value_parse() */
 };
 
 /* How values are encrypted, or that they are not. */
@@ -87,10 +88,10 @@ void prefixd_value_encrypt(const struct prefixd_value_of *of, const uint8_t chec
 			   const uint8_t nonce[PREFIXD_VALUE_NONCE], uint8_t *ret_value);
 
 /*
- * Checks a value and copies its payload to `block` (block_bytes).  The span may be changed: it is
- * decrypted in place.  Return: true; false with the reason, `block` untouched.
+ * Checks a value and copies its payload to `block` (room for block_bytes).  The span may be
+ * changed: it is decrypted in place.  Return: true; false with the reason, `block` untouched.
  */
-bool prefixd_value_parse(void *value, size_t len, const struct prefixd_value_of *of,
+bool prefixd_value_parse(void *value, size_t len, struct prefixd_value_of *of,
 			 const struct prefixd_value_cipher *cipher, void *block,
 			 uint8_t ret_checksum[16], enum prefixd_redis_bad *ret_why);
 

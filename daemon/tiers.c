@@ -115,6 +115,8 @@ static void act_copy(struct prefixd_server *s, const struct prefixd_action *a)
 	m->urgent = c->urgent;
 	m->checksum_kind = c->checksum_kind;
 	memcpy(m->checksum, c->checksum, sizeof(m->checksum));
+	m->entry = c->entry;
+	m->generation = c->generation;
 	prefixd_carrier_send(s->tiers->carrier, m);
 }
 
@@ -215,6 +217,7 @@ static void copied(struct prefixd_server *s, const struct prefixd_carrier_messag
 	event.u.moved.result = m->result;
 	event.u.moved.ns = m->ns;
 	event.u.moved.summed = m->summed;
+	event.u.moved.lossy = m->lossy;
 	memcpy(event.u.moved.checksum, m->checksum, sizeof(event.u.moved.checksum));
 	prefixd_tiers_moved(s, tier_of(m->from), tier_of(m->to), &event);
 }
@@ -374,6 +377,7 @@ void prefixd_tiers_config(const struct prefixd_options *o, struct prefixd_engine
 	config->write = (enum prefixd_write_policy)o->write;
 	prefixd_options_watermark(o, &config->watermark_low, &config->watermark_high);
 	config->move_window = (uint32_t)o->move_window;
+	config->cold_codec = (uint32_t)o->cold_codec;
 }
 
 /* ---- start and stop -------------------------------------------------------------------------- */

@@ -13,7 +13,7 @@
 
 static uint64_t plan_host_bytes(const struct prefixd_pool_plan *plan)
 {
-	return (uint64_t)plan->n_ranks * plan->n_host * ((plan->slot_bytes + 63) & ~UINT64_C(63));
+	return plan->n_host * prefixd_pool_host_stride(plan);
 }
 
 void prefixd_act_pool_make(struct prefixd_server *s, const struct prefixd_action *a)
@@ -36,6 +36,7 @@ void prefixd_act_pool_make(struct prefixd_server *s, const struct prefixd_action
 		.n_slots = a->u.pool.n_slots,
 		.n_host = a->u.pool.n_host,
 		.slot_bytes = a->u.pool.slot_bytes,
+		.cold = a->u.pool.cold,
 		.huge = o->huge_pages == 0,
 		.lock = o->lock_memory != 0,
 		.host_left = o->host_bytes == PREFIXD_AUTO
@@ -47,8 +48,9 @@ void prefixd_act_pool_make(struct prefixd_server *s, const struct prefixd_action
 	};
 	if (adopt)
 		prefixd_restore_take(s, a->group, m->plan.fds);
-	/* Redis has a block in one piece: in memory that the CPU reaches. */
-	if (s->tiers->redis && (s->pools.gpu->ops->kind != GPU_KIND_HOST || m->plan.n_ranks > 1))
+	/* Redis has a block in one piece, and coded: in memory that the CPU reaches. */
+	if (s->tiers->redis && (s->pools.gpu->ops->kind != GPU_KIND_HOST || m->plan.n_ranks > 1 ||
+				m->plan.cold.codec != GPU_CODEC_NONE))
 		m->plan.n_stage = PREFIXD_STAGES;
 	s->tiers->n_making++;
 	s->tiers->host_promised += plan_host_bytes(&m->plan);

@@ -84,11 +84,13 @@ int prefixd_redis_begin(struct prefixd_redis **ret_r, const struct prefixd_optio
 
 /* ---- blocks to and from Redis ---------------------------------------------------------------- */
 
-/* Where the CPU reaches the block in one piece; NULL: nowhere. */
+/* Where the CPU reaches the block in one piece, as Redis has it; NULL: nowhere. */
 static void *slot_view(const struct prefixd_pool *pool, enum radix_tier tier, uint32_t slot)
 {
 	if (tier == RADIX_TIER_HOST)
 		return prefixd_pool_host(pool, slot);
+	if (pool->cold.codec != GPU_CODEC_NONE)
+		return NULL; /* what Redis has is coded: it goes by a buffer */
 	return pool->n_ranks == 1 ? prefixd_pool_slot(pool, 0, slot) : NULL;
 }
 
@@ -114,6 +116,7 @@ static bool stage_copy(struct prefixd_server *s, struct prefixd_staged *st)
 	m->src = out ? c->src : st->stage;
 	m->dst = out ? st->stage : c->dst;
 	m->urgent = c->urgent;
+	m->coded = !out && st->m->coded;
 	if (out) { /* of the other direction the redis helper has checked it */
 		m->checksum_kind = c->checksum_kind;
 		memcpy(m->checksum, c->checksum, sizeof(m->checksum));
@@ -202,6 +205,11 @@ void prefixd_act_carry(struct prefixd_server *s, const struct prefixd_action *a)
 	m = prefixd_redis_message_new(a, block, pool->block_bytes);
 	if (m)
 		m->n_pieces = pool->n_ranks;
+	if (m && pool->cold.codec != GPU_CODEC_NONE) {
+		m->codec = pool->cold.codec;
+		m->cold_bytes = prefixd_pool_cold_bytes(pool);
+		m->coded = m->sealed = block; /* a host slot */
+	}
 	if (!m)
 		prefixd_later_moved(s, c->id, PREFIXD_MOVE_FAILED);
 	else if (block)
@@ -247,6 +255,7 @@ void prefixd_stage_copied(struct prefixd_server *s, const struct prefixd_carrier
 	st->copied_ns = m->ns;
 	if (st->m->carry.to == RADIX_TIER_REDIS && m->result == PREFIXD_MOVE_OK) {
 		st->ours = false;
+		st->m->coded = m->coded;
 		redis_send(s, st->m);
 		return;
 	}

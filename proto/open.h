@@ -38,7 +38,7 @@ enum {
 	U32(digest_len)      /* digest mode: bytes per key, 16..64; token mode: 0 */          \
 	BLOB(seed_probe, 64) /* digest mode: the hash of the canonical block; else empty */   \
 	SINCE(3)                                                                              \
-	STR(cold_codec, 16)    /* of copies below the device: none, fp8, int8; empty: none */ \
+	STR(cold_codec, 16)    /* of copies below the device: none, int8, fp8; empty: ours */ \
 	STR(exact_layers, 255) /* layers that stay exact all the same: "0-1,31"; empty: none */
 
 enum {

@@ -3,7 +3,7 @@
  *
  * A namespace may have its blocks coded below the pool, where they take about half as much.  What
  * comes up again is not bit for bit what was committed; how far it may be away is said in
- * proto/README.md, rule 89.  Nothing is declared here: all of it is in prefixd.h.
+ * proto/README.md, rule 104.  Nothing is declared here: all of it is in prefixd.h.
  *
  *     pfx_namespace_options.cold_codec    "none", "int8" or "fp8"; NULL: as the daemon was told to.
  *                                         Part of the namespace: who codes and who does not share

@@ -119,18 +119,17 @@ static void show_groups(const json_t *groups)
 
 static void show_namespaces(const json_t *namespaces)
 {
-	static const char *const titles[] = {
-		"NS",       "GROUP", "<MODEL", "<REVISION", "<DTYPE",
-		"<ADAPTER", "<KEYS", "TOKENS", "SESS",      "BLOCKS"
-	};
+	static const char *const titles[] = { "NS",     "GROUP",    "<MODEL", "<REVISION",
+					      "<DTYPE", "<ADAPTER", "<COLD",  "<KEYS",
+					      "TOKENS", "SESS",     "BLOCKS" };
 	struct ctl_table t;
 	const json_t *n;
 	size_t i;
 
-	ctl_table_init(&t, titles, 10);
+	ctl_table_init(&t, titles, 11);
 	json_array_foreach((json_t *)(uintptr_t)namespaces, i, n)
 	{
-		const char *adapter = ctl_str(n, "adapter");
+		const char *adapter = ctl_str(n, "adapter"), *cold = ctl_str(n, "cold_codec");
 		const char *cells[] = {
 			ctl_count(ctl_u64(n, "id")),
 			ctl_count(ctl_u64(n, "group")),
@@ -138,6 +137,7 @@ static void show_namespaces(const json_t *namespaces)
 			ctl_str(n, "revision"),
 			ctl_str(n, "dtype"),
 			adapter[0] ? adapter : "-",
+			strcmp(cold, "none") == 0 ? "-" : cold,
 			ctl_str(n, "key_mode"),
 			ctl_count(ctl_u64(n, "block_tokens")),
 			ctl_brief(ctl_u64(n, "sessions")),

@@ -67,10 +67,10 @@ int __real_redisReaderFeed(redisReader *r, const char *buf, size_t len);
 int __wrap_redisReaderFeed(redisReader *r, const char *buf, size_t len);
 int __real_redisReaderGetReply(redisReader *r, void **reply);
 int __wrap_redisReaderGetReply(redisReader *r, void **reply);
-bool __real_prefixd_value_parse(void *value, size_t len, const struct prefixd_value_of *of,
+bool __real_prefixd_value_parse(void *value, size_t len, struct prefixd_value_of *of,
 				const struct prefixd_value_cipher *cipher, void *block,
 				uint8_t ret_checksum[16], enum prefixd_redis_bad *ret_why);
-bool __wrap_prefixd_value_parse(void *value, size_t len, const struct prefixd_value_of *of,
+bool __wrap_prefixd_value_parse(void *value, size_t len, struct prefixd_value_of *of,
 				const struct prefixd_value_cipher *cipher, void *block,
 				uint8_t ret_checksum[16], enum prefixd_redis_bad *ret_why);
 
@@ -96,7 +96,7 @@ int __wrap_redisReaderGetReply(redisReader *r, void **reply)
 }
 
 /* The reader calls back into the client: that is not hiredis' time. */
-bool __wrap_prefixd_value_parse(void *value, size_t len, const struct prefixd_value_of *of,
+bool __wrap_prefixd_value_parse(void *value, size_t len, struct prefixd_value_of *of,
 				const struct prefixd_value_cipher *cipher, void *block,
 				uint8_t ret_checksum[16], enum prefixd_redis_bad *ret_why)
 {

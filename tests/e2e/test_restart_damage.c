@@ -184,7 +184,7 @@ END_TEST
 	X(GROUP, group, n_slots)        \
 	X(GROUP, group, n_host)         \
 	X(GROUP, group, n_entries)      \
-	X(GROUP, group, redis)          \
+	X(GROUP, group, tiers)          \
 	X(GROUP, group, pool)           \
 	X(TENANT, tenant, word)         \
 	X(TENANT, tenant, name)         \

@@ -130,7 +130,8 @@ START_TEST(what_is_a_description)
 	c = (struct prefixd_cold){ 0 };
 	ck_assert(prefixd_cold_ok(&c, 12345));
 	ck_assert_uint_eq(prefixd_cold_bytes(&c, 12345), 12345);
-	ck_assert_uint_eq(prefixd_cold_slot_bytes(&c, 12345), 12345);
+	ck_assert_uint_eq(prefixd_cold_stride(&c, 12345, 1), 12352);
+	ck_assert_uint_eq(prefixd_cold_stride(&c, 12345, 3), 3 * 12352);
 	/* Nothing is gained: all layers are exact, or a row is as short as its scale. */
 	c = good;
 	c.exact[0] = 0x3f;

@@ -25,7 +25,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 	} while (0)
 
 static const uint8_t naming_key[32] = "fuzz: naming key";
-static const struct prefixd_value_of of = {
+static struct prefixd_value_of of = {
 	.ns_digest = (const uint8_t *)"fuzz: digest of the namespace...",
 	.name = (const uint8_t *)"fuzz: name of the block.........",
 	.parent = (const uint8_t *)"fuzz: name of the parent........",

@@ -220,6 +220,7 @@ static void act_pool(struct world *w, const struct prefixd_action *a)
 	w->wanted[w->n_wanted].n_host = a->u.pool.n_host;
 	w->wanted[w->n_wanted].table_len = a->u.pool.table_len;
 	w->wanted[w->n_wanted].adopt = a->type == PREFIXD_ACTION_POOL_ADOPT;
+	w->wanted[w->n_wanted].coded = a->u.pool.cold.codec != GPU_CODEC_NONE;
 	w->wanted[w->n_wanted++].slot_bytes = a->u.pool.slot_bytes;
 	world_note(w, "       pool %u of %u x %llu bytes wanted%s\n", a->group, a->u.pool.n_slots,
 		   (unsigned long long)a->u.pool.slot_bytes,
@@ -431,6 +432,7 @@ void world_pool_answer(struct world *w, bool ready)
 		uint32_t group = w->wanted[0].group, n = w->wanted[0].n_slots;
 		uint32_t n_host = w->wanted[0].n_host;
 		uint64_t bytes = w->wanted[0].slot_bytes, table_len = w->wanted[0].table_len;
+		bool coded = w->wanted[0].coded;
 		struct world_pool *p = &w->pools[group];
 		bool again = p->lost, adopt = w->wanted[0].adopt;
 		struct prefixd_event event = { .type = PREFIXD_EVENT_POOL_FAILED };
@@ -456,7 +458,7 @@ void world_pool_answer(struct world *w, bool ready)
 			event.u.pool.generations = p->generations;
 			event.u.pool.table = w->config.keep ? &p->table.store : NULL;
 			event.u.pool.n_fds = 2;
-			world_tiers_pool(w, group, n_host, bytes, adopt || again);
+			world_tiers_pool(w, group, n_host, bytes, coded, adopt || again);
 		}
 		world_step(w, &event);
 		if (adopt)

@@ -105,6 +105,7 @@ struct world {
 		uint32_t group, n_slots, n_host;
 		uint64_t slot_bytes, table_len;
 		bool adopt;
+		bool coded;
 	} wanted[WORLD_GROUPS]; /* pools asked for and not answered */
 	uint32_t n_wanted;
 	uint64_t now_ns;

@@ -31,6 +31,8 @@ struct arena {
 	bool *written;
 	uint32_t n_slots;
 	uint64_t slot_bytes;
+	bool coded;
+	uint8_t (*seals)[16]; /* of a coded group: what lies in each slot, and whose it is */
 	struct world_names names;
 };
 

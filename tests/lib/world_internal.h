@@ -57,7 +57,7 @@ void world_tiers_deinit(struct world *w);
 /* The daemon was killed: what was under way arrived or did not, by the seed; nobody is told. */
 void world_tiers_killed(struct world *w);
 void world_tiers_pool(struct world *w, uint32_t group, uint32_t n_host, uint64_t slot_bytes,
-		      bool adopted);
+		      bool coded, bool adopted);
 void world_tiers_act(struct world *w, const struct prefixd_action *a);
 /* What is under way from or to the group's device fails. */
 void world_tiers_lost(struct world *w, uint32_t group);

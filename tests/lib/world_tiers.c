@@ -86,6 +86,7 @@ void world_tiers_deinit(struct world *w)
 		world_names_free(&t->arenas[i].names);
 		free(t->arenas[i].bytes);
 		free(t->arenas[i].written);
+		free(t->arenas[i].seals);
 	}
 	free(t->flights);
 	world_redis_free(t->redis);
@@ -94,7 +95,7 @@ void world_tiers_deinit(struct world *w)
 }
 
 void world_tiers_pool(struct world *w, uint32_t group, uint32_t n_host, uint64_t slot_bytes,
-		      bool adopted)
+		      bool coded, bool adopted)
 {
 	struct world_tiers *t = w->tiers;
 	struct arena *a;
@@ -105,10 +106,15 @@ void world_tiers_pool(struct world *w, uint32_t group, uint32_t n_host, uint64_t
 	a = &t->arenas[group];
 	if (adopted) {
 		world_check(w, a->n_slots == n_host && a->slot_bytes == slot_bytes);
+		world_check(w, a->coded == coded);
 		return;
 	}
 	free(a->bytes);
 	free(a->written);
+	free(a->seals);
+	a->coded = coded;
+	a->seals = calloc(n_host + 1, sizeof(*a->seals));
+	ck_assert_ptr_nonnull(a->seals);
 	a->n_slots = n_host;
 	a->slot_bytes = slot_bytes;
 	a->bytes = malloc(n_host * slot_bytes + 1);
@@ -394,6 +400,54 @@ void world_sum(const void *bytes, uint64_t len, uint8_t out[16])
 	memcpy(out, c.digest, 16);
 }
 
+void world_code(uint8_t *block, uint64_t len)
+{
+	for (uint64_t i = 0; i < len; i++)
+		block[i] |= 0x80;
+}
+
+static void seal_of(const struct flight *f, const uint8_t sum[16], uint8_t out[16])
+{
+	uint8_t of[28];
+
+	memcpy(of, sum, 16);
+	memcpy(of + 16, &f->carry.entry, 4);
+	memcpy(of + 20, &f->carry.generation, 8);
+	world_sum(of, sizeof(of), out);
+}
+
+/*
+ * Of a coded group: what lies below the device is coded, and in host memory sealed; the checksum is
+ * of exact bytes, and told of those alone.
+ */
+static void end_coded(struct world *w, struct flight *f, uint8_t *block, uint64_t len,
+		      struct prefixd_event *event)
+{
+	struct arena *a = &w->tiers->arenas[f->group];
+	uint8_t sum[16], seal[16];
+
+	world_check(w, f->carry.from == RADIX_TIER_DEVICE || f->carry.checksum_kind == 0);
+	if (f->result != PREFIXD_MOVE_OK)
+		return;
+	if (f->carry.from == RADIX_TIER_HOST) {
+		world_sum(block, len, sum);
+		seal_of(f, sum, seal);
+		if (memcmp(seal, a->seals[f->carry.src], sizeof(seal)) != 0)
+			f->result = PREFIXD_MOVE_CORRUPT;
+	}
+	if (f->carry.from == RADIX_TIER_DEVICE && block[0] != WORLD_UNCODABLE)
+		world_code(block, len);
+	else if (f->carry.to == RADIX_TIER_HOST)
+		f->result = PREFIXD_MOVE_RAW;
+	event->u.moved.lossy = f->carry.to == RADIX_TIER_DEVICE && block[0] != WORLD_UNCODABLE;
+	/* of what comes up it is of other bytes; whoever keeps it serves corrupt blocks */
+	event->u.moved.summed = f->result == PREFIXD_MOVE_OK;
+	if (f->result != PREFIXD_MOVE_OK || f->carry.to != RADIX_TIER_HOST)
+		return;
+	world_sum(block, len, sum);
+	seal_of(f, sum, a->seals[f->carry.dst]);
+}
+
 /* Moves the bytes, or finds out why not. */
 static void end_bytes(struct world *w, struct flight *f, struct prefixd_event *event)
 {
@@ -424,6 +478,8 @@ static void end_bytes(struct world *w, struct flight *f, struct prefixd_event *e
 	event->u.moved.summed = f->result == PREFIXD_MOVE_OK;
 	if (event->u.moved.summed)
 		memcpy(event->u.moved.checksum, sum, sizeof(sum));
+	if (w->tiers->arenas[f->group].coded)
+		end_coded(w, f, block, len, event);
 	if (f->result == PREFIXD_MOVE_OK && f->carry.to != RADIX_TIER_REDIS)
 		slot_io(w, f, false, block, 0, len);
 	/* Whether a STORE without an answer was done, nobody knows; never with wrong bytes. */

@@ -92,12 +92,19 @@ void world_epoch_seen(struct world *w, const uint8_t digest[32], struct prefixd_
 /* The namespace's epoch as the engine last said; {0, 0}: it said nothing. */
 struct prefixd_epoch world_epoch(const struct world *w, const uint8_t digest[32]);
 
+/*
+ * What the world's codec makes of a block, whatever the group's is: the same again when it is coded
+ * again.  One that begins with 0xff cannot be coded.
+ */
+#define WORLD_UNCODABLE 0xffu
+void world_code(uint8_t *block, uint64_t len);
+
 /* XXH3-128 of a block, as checksums have it. */
 void world_sum(const void *bytes, uint64_t len, uint8_t out[16]);
 
 struct world_tiers_stats {
 	uint64_t moved[3][3]; /* answered OK, from, to */
-	uint64_t answers[5];  /* of moves, by how they ended */
+	uint64_t answers[6];  /* of moves, by how they ended */
 	uint64_t looks, names, epochs;
 	uint64_t max_in_flight;
 };

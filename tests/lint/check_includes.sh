@@ -32,7 +32,7 @@ function rules() {
 		project = "^(gpu/|radix/(base|list)\\.h$)"
 		never = "^(event2/|event\\.h$|hiredis/|sodium|jansson\\.h$|ini\\.h$|zstd|time\\.h$|pthread\\.h$|sys/socket|netinet/)"
 	} else if (FILENAME ~ /^daemon\/(engine[^\/]*|(ledger|stripe_sum)\.[ch])$/) {
-		project = "^(radix/|proto/|daemon/(engine[^/]*|ledger|stripe_sum)\\.h$)"
+		project = "^(radix/|proto/|daemon/(engine[^/]*|ledger|stripe_sum|cold)\\.h$)"
 		only = pure "|^(inttypes|stdio|sodium|xxhash)\\.h$" # stdio for formatting into memory; see check_pure.sh
 	} else if (FILENAME ~ /^daemon\//) {
 		project = "^(radix|proto|gpu|daemon)/"

@@ -37,6 +37,12 @@ static void setup(void)
 	prefixd_value_checksum(block, BLOCK, sum);
 }
 
+/* Of its payload. */
+static size_t bytes_of(const struct prefixd_value_of *what)
+{
+	return what->coded ? what->cold_bytes : what->block_bytes;
+}
+
 /* A value as it lies in Redis.  Return: its length. */
 static size_t make(uint8_t *value, const struct prefixd_value_of *what, bool encrypted)
 {
@@ -48,7 +54,7 @@ static size_t make(uint8_t *value, const struct prefixd_value_of *what, bool enc
 		prefixd_value_encrypt(what, sum, block, &secret, nonce, value);
 	} else {
 		prefixd_value_prefix(what, sum, value);
-		memcpy(value + len - what->block_bytes, block, what->block_bytes);
+		memcpy(value + len - bytes_of(what), block, bytes_of(what));
 	}
 	return len;
 }
@@ -70,7 +76,8 @@ static int parse(const uint8_t *value, size_t len, const struct prefixd_value_of
 		 const struct prefixd_value_cipher *cipher)
 {
 	enum prefixd_redis_bad why = PREFIXD_REDIS_N_BAD;
-	uint8_t *copy = malloc(len ? len : 1), out[BLOCK], untouched[BLOCK], got[16];
+	uint8_t *copy = malloc(len ? len : 1), out[BLOCK], untouched[BLOCK], got[16], is[16];
+	struct prefixd_value_of w = *what;
 	bool ok;
 
 	ck_assert_ptr_nonnull(copy);
@@ -78,11 +85,12 @@ static int parse(const uint8_t *value, size_t len, const struct prefixd_value_of
 		memcpy(copy, value, len);
 	memset(out, 0x5a, sizeof(out));
 	memset(untouched, 0x5a, sizeof(untouched));
-	ok = prefixd_value_parse(copy, len, what, cipher, out, got, &why);
+	ok = prefixd_value_parse(copy, len, &w, cipher, out, got, &why);
 	free(copy);
 	if (ok) {
-		ck_assert_mem_eq(out, block, what->block_bytes);
-		ck_assert_mem_eq(got, sum, sizeof(sum));
+		ck_assert_mem_eq(out, block, bytes_of(&w));
+		prefixd_value_checksum(block, bytes_of(&w), is);
+		ck_assert_mem_eq(got, is, sizeof(is));
 		return -1;
 	}
 	ck_assert_mem_eq(out, untouched, sizeof(out));
@@ -111,6 +119,40 @@ START_TEST(round_trip)
 	ck_assert(!memmem(value, len, key, 16) == encrypted);
 	ck_assert(!memmem(value, len, block, 16) == encrypted);
 	ck_assert(!memmem(value, len, sum, sizeof(sum)) == encrypted);
+}
+END_TEST
+
+/* A coded namespace has values of two kinds; nobody takes another codec's, or another length. */
+START_TEST(coded)
+{
+	bool encrypted = _i;
+	const struct prefixd_value_cipher *cipher = cipher_of(encrypted);
+	struct prefixd_value_of mine = of, others = of;
+	uint8_t value[MAX], raw[MAX];
+	size_t len, raw_len;
+
+	mine.codec = 2;
+	mine.cold_bytes = 400;
+	raw_len = make(raw, &mine, encrypted);
+	mine.coded = true;
+	prefixd_value_checksum(block, mine.cold_bytes, sum);
+	len = make(value, &mine, encrypted);
+	ck_assert_uint_eq(raw_len - len, BLOCK - 400);
+	ck_assert_uint_eq(value[12], 2);
+	ck_assert_uint_eq(raw[12], 0);
+	mine.coded = false; /* who reads does not know which it is */
+	ck_assert_int_eq(parse(value, len, &mine, cipher), -1);
+	ck_assert_int_eq(parse(raw, raw_len, &mine, cipher), -1);
+	refused(value, len, &others, cipher, CODEC);
+	others.codec = 1;
+	others.cold_bytes = 400;
+	refused(value, len, &others, cipher, CODEC);
+	others.codec = 2;
+	others.cold_bytes = 401;
+	refused(value, len, &others, cipher, SIZE);
+	value[12] = 0; /* it says that it is not coded */
+	reseal(value);
+	refused(value, len, &mine, cipher, SIZE);
 }
 END_TEST
 
@@ -420,6 +462,7 @@ int main(void)
 	tcase_add_checked_fixture(tc, setup, NULL);
 	tcase_set_timeout(tc, 60);
 	tcase_add_loop_test(tc, round_trip, 0, 2);
+	tcase_add_loop_test(tc, coded, 0, 2);
 	tcase_add_test(tc, checksum);
 	tcase_add_test(tc, layout);
 	tcase_add_loop_test(tc, every_truncation, 0, 2);
