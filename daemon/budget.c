@@ -24,6 +24,13 @@ uint64_t prefixd_budget_host(const struct prefixd_options *o)
 	return o->host_bytes == PREFIXD_AUTO || o->host_blocks == 0 ? 0 : o->host_bytes;
 }
 
+uint64_t prefixd_budget_desks(const struct prefixd_options *o)
+{
+	if (o->write_bytes != PREFIXD_AUTO)
+		return o->write_bytes;
+	return prefixd_budget_pools(o) / 4;
+}
+
 uint64_t prefixd_budget_index(uint64_t n_blocks)
 {
 	return n_blocks * ENTRY_BYTES;
@@ -73,6 +80,17 @@ static void host_print(const struct prefixd_options *o, char *out, size_t out_le
 			 budget ? " in all" : "");
 }
 
+static void desks_print(const struct prefixd_options *o, char *out, size_t out_len)
+{
+	uint64_t budget = prefixd_budget_desks(o);
+	char bytes[32];
+
+	prefixd_bytes_print(budget, bytes, sizeof(bytes));
+	snprintf(out, out_len, "%llu blocks for each session and size of block, %s%s",
+		 (unsigned long long)o->write_blocks, budget ? bytes : "no limit in bytes",
+		 budget ? " in all" : "");
+}
+
 static void total_print(const struct prefixd_options *o, char *out, size_t out_len)
 {
 	uint64_t pools = prefixd_budget_pools(o), host = prefixd_budget_host(o);
@@ -95,6 +113,11 @@ void prefixd_server_memory_table(const struct prefixd_options *o,
 	prefixd_budget_pools_print(o, part, sizeof(part));
 	snprintf(text, sizeof(text), "memory: pools: %s", part);
 	line(ctx, text);
+	if (prefixd_options_staged(o)) {
+		desks_print(o, part, sizeof(part));
+		snprintf(text, sizeof(text), "memory: to write in: %s", part);
+		line(ctx, text);
+	}
 	host_print(o, part, sizeof(part));
 	snprintf(text, sizeof(text), "memory: host tier: %s", part);
 	line(ctx, text);
@@ -188,6 +211,8 @@ int prefixd_budget_check(const struct prefixd_options *o, const struct prefixd_k
 	/* Memory that exists is not asked for again, and a GPU's is none of this machine's. */
 	wants.pool_bytes = kept->on_gpu ? 0 : less(wants.pool_bytes, kept->pool_bytes);
 	wants.host_bytes = less(wants.host_bytes, kept->host_bytes);
+	if (prefixd_options_staged(o)) /* what workers write in is slots too */
+		wants.pool_bytes += prefixd_budget_desks(o);
 	r = judge(&wants, why, why_len);
 	if (r == 0 && why[0])
 		prefixd_info("hint: %s", why);

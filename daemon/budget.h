@@ -13,6 +13,8 @@
 uint64_t prefixd_budget_pools(const struct prefixd_options *o);
 /* Of all host tiers; 0: none, or no limit in bytes. */
 uint64_t prefixd_budget_host(const struct prefixd_options *o);
+/* Of all desks; 0: no limit in bytes.  They are taken with pool-write staged only. */
+uint64_t prefixd_budget_desks(const struct prefixd_options *o);
 /*
  * What the index takes for n blocks that it knows, keys of 64 bytes included: an estimate on the
  * safe side (README.md has the measurement).

@@ -42,10 +42,13 @@ static void message_drop(struct prefixd_message *message)
 	struct prefixd_carrier_message *m = prefixd_carrier_message_of(&message->link);
 
 	if (m->pool && (message->kind == PREFIXD_CARRIER_POOL_NEW ||
-			message->kind == PREFIXD_CARRIER_POOL_FREE))
+			message->kind == PREFIXD_CARRIER_POOL_FREE)) {
 		radix_list_add_tail(&m->carrier->left, &message->link);
-	else
-		prefixd_carrier_message_free(m);
+		return;
+	}
+	if (message->kind == PREFIXD_CARRIER_DESK_NEW || message->kind == PREFIXD_CARRIER_DESK_FREE)
+		prefixd_desk_memory_free(NULL, m->desk); /* the device has the memory to its end */
+	prefixd_carrier_message_free(m);
 }
 
 /* The devices are closed: what they had of them went with it. */
@@ -249,6 +252,12 @@ static void pool_next(struct prefixd_carrier *c)
 				     sizeof(m->why));
 		m->ns = prefixd_carrier_clock() - m->begun_ns;
 		atomic_store_explicit(&c->making, false, memory_order_relaxed);
+	} else if (m->message.kind == PREFIXD_CARRIER_DESK_NEW) {
+		r = prefixd_desk_memory_new(&m->desk, c->devices->v[0], m->plan.n_slots,
+					    m->plan.slot_bytes, m->why, sizeof(m->why));
+	} else if (m->message.kind == PREFIXD_CARRIER_DESK_FREE) {
+		prefixd_desk_memory_free(c->devices->v[0], m->desk);
+		m->desk = NULL;
 	} else {
 		verify_forget(c, m->pool);
 		prefixd_pool_free(c->devices, m->pool);
@@ -266,7 +275,8 @@ static void take_all(struct prefixd_carrier *c)
 	while ((message = prefixd_helper_take(c->own))) {
 		struct prefixd_carrier_message *m = prefixd_carrier_message_of(&message->link);
 
-		if (message->kind != PREFIXD_CARRIER_COPY) {
+		if (message->kind != PREFIXD_CARRIER_COPY &&
+		    message->kind != PREFIXD_CARRIER_TAKE) {
 			radix_list_add_tail(message->kind == PREFIXD_CARRIER_VERIFY ? &c->verifies
 										    : &c->pools,
 					    &message->link);
@@ -355,6 +365,7 @@ static void carrier_run(struct prefixd_helper *h, void *ctx)
 		take_all(c);
 		if (c->partly || (c->n_runs == 0 && !c->looking))
 			c->full = false; /* it may be that nothing of ours will end: ask again */
+		prefixd_carrier_sum_arrived(c);
 		while (prefixd_carrier_submit(c))
 			busy = true;
 		busy |= prefixd_coder_some(&c->coder);
@@ -395,6 +406,7 @@ int prefixd_carrier_start(struct prefixd_carrier **ret_c,
 	radix_list_init(&c->others);
 	radix_list_init(&c->pools);
 	radix_list_init(&c->verifies);
+	radix_list_init(&c->arrived);
 	radix_list_init(&c->left);
 	prefixd_coder_init(&c->coder, answer_coded, c);
 	r = prefixd_helper_start(&c->helper, &helper);
@@ -429,6 +441,7 @@ void prefixd_carrier_stop(struct prefixd_carrier *c)
 	list_drop(&c->others);
 	list_drop(&c->coder.urgent);
 	list_drop(&c->coder.others);
+	list_drop(&c->arrived);
 	list_drop(&c->pools);
 }
 
@@ -449,6 +462,8 @@ void prefixd_carrier_send(struct prefixd_carrier *c, struct prefixd_carrier_mess
 	m->carrier = c;
 	if (m->message.kind == PREFIXD_CARRIER_POOL_NEW)
 		m->pool = NULL;
+	if (m->message.kind == PREFIXD_CARRIER_DESK_NEW)
+		m->desk = NULL;
 	prefixd_helper_send(c->helper, &m->message);
 }
 

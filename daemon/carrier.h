@@ -24,11 +24,14 @@
 
 struct prefixd_carrier;
 
-#define PREFIXD_CARRIER_OPS(X)                                            \
-	X(COPY, "copy")           /* a block from one place to another */ \
-	X(POOL_NEW, "pool_new")   /* make the memory of a group */        \
-	X(POOL_FREE, "pool_free") /* give it back */                      \
-	X(VERIFY, "verify")       /* compare blocks with their checksums */
+#define PREFIXD_CARRIER_OPS(X)                                              \
+	X(COPY, "copy")           /* a block from one place to another */   \
+	X(POOL_NEW, "pool_new")   /* make the memory of a group */          \
+	X(POOL_FREE, "pool_free") /* give it back */                        \
+	X(VERIFY, "verify")       /* compare blocks with their checksums */ \
+	X(TAKE, "take")           /* a block from a desk into the pool */   \
+	X(DESK_NEW, "desk_new")   /* make the memory of a desk */           \
+	X(DESK_FREE, "desk_free") /* give it back */
 
 enum prefixd_carrier_op {
 #define X(sym, text) PREFIXD_CARRIER_##sym,
@@ -42,6 +45,7 @@ enum prefixd_place {
 	PREFIXD_PLACE_DEVICE,
 	PREFIXD_PLACE_HOST,
 	PREFIXD_PLACE_STAGE,
+	PREFIXD_PLACE_DESK,
 };
 
 /* A request, and its answer in the same memory: from malloc, for prefixd_carrier_message_free(). */
@@ -49,10 +53,13 @@ struct prefixd_carrier_message {
 	struct prefixd_message message; /* .kind: enum prefixd_carrier_op */
 	uint32_t id;                    /* the sender's own; so is ctx */
 	void *ctx;
-	/* COPY; POOL_FREE has the pool too */
+	/* COPY, TAKE; POOL_FREE has the pool too */
 	struct prefixd_pool *pool;
 	enum prefixd_place from, to;
 	uint32_t src, dst;
+	/* TAKE, whose source is a place of it; DESK_FREE; answered to DESK_NEW: NULL, with a
+	   sentence in `why`.  What to make is in the plan's group, n_slots and slot_bytes. */
+	struct prefixd_desk_memory *desk;
 	bool urgent;           /* somebody waits for it */
 	uint8_t checksum_kind; /* what is known already, as in struct prefixd_carry */
 	uint8_t checksum[16];  /* answered: of the block, if summed */

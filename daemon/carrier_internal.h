@@ -14,8 +14,9 @@
 
 #include <stdatomic.h>
 
-#define CARRIER_RUNS 64u
-#define CARRIER_XXH3 1u /* a checksum's kind, as on the wire */
+#define CARRIER_RUNS   64u
+#define CARRIER_XXH3   1u /* a checksum's kind, as on the wire */
+#define CARRIER_KERNEL 2u
 
 /*
  * Blocks side by side on their way, as one job for each rank.  Of several ranks the pieces do not
@@ -45,6 +46,7 @@ struct prefixd_carrier {
 	struct prefixd_carrier_run runs[CARRIER_RUNS];
 	struct prefixd_carrier_run *partly; /* the device was full before all its jobs were sent */
 	struct radix_list urgent, others, pools; /* messages that wait */
+	struct radix_list arrived; /* out of desks, and not summed for want of a buffer */
 	struct radix_list verifies;
 	struct prefixd_coder coder;
 	struct radix_list left; /* messages whose pools go when the devices are closed */
@@ -83,5 +85,7 @@ void prefixd_carrier_answer(struct prefixd_carrier *c, struct prefixd_carrier_me
 /* carrier_run.c */
 /* Hands over the next run.  False: nothing waits, or there is no room. */
 bool prefixd_carrier_submit(struct prefixd_carrier *c);
+/* Blocks out of desks that no CPU reaches: fetched to be summed, as far as there are buffers. */
+void prefixd_carrier_sum_arrived(struct prefixd_carrier *c);
 /* What was handed over in part: the rest of it never will be. */
 void prefixd_carrier_give_up(struct prefixd_carrier *c);

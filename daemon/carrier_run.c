@@ -8,25 +8,43 @@
  */
 #include "daemon/carrier_internal.h"
 
+#include "gpu/codec.h"
+
+static bool is_taken(const struct prefixd_carrier_message *m)
+{
+	return m->message.kind == PREFIXD_CARRIER_TAKE;
+}
+
+/* Behind all other buffers. */
+static uint32_t sum_buffer(const struct prefixd_pool *pool, uint32_t i)
+{
+	return pool->n_stage + 1 + pool->n_scratch + i;
+}
+
 static void answer_copy(struct prefixd_carrier *c, struct prefixd_carrier_message *m, int error)
 {
 	if (error < 0)
 		m->result = PREFIXD_MOVE_FAILED;
+	if (is_taken(m) && m->to == PREFIXD_PLACE_STAGE)
+		m->pool->sum_used &= ~(UINT64_C(1) << (m->dst - sum_buffer(m->pool, 0)));
 	prefixd_carrier_answer(c, m, error);
 }
 
 /* ---- the ends of copies ---------------------------------------------------------------------- */
 
 /* Where the piece of a rank lies. */
-static uint64_t end_addr(const struct prefixd_pool *pool, uint32_t rank, enum prefixd_place place,
-			 uint32_t slot)
+static uint64_t end_addr(const struct prefixd_carrier_message *m, uint32_t rank,
+			 enum prefixd_place place, uint32_t slot)
 {
+	const struct prefixd_pool *pool = m->pool;
 	const struct prefixd_rank *of = &pool->ranks[rank];
 	const uint64_t at = rank * pool->info.slot_bytes;
 
 	switch (place) {
 	case PREFIXD_PLACE_DEVICE:
 		return of->gpu->ops->slot_addr(of->pool, slot);
+	case PREFIXD_PLACE_DESK:
+		return of->gpu->ops->slot_addr(m->desk->pool, slot);
 	case PREFIXD_PLACE_HOST:
 		return (uintptr_t)prefixd_pool_host(pool, slot) + at;
 	case PREFIXD_PLACE_STAGE:
@@ -41,10 +59,25 @@ static const void *readable_end(const struct prefixd_carrier_message *m)
 	enum prefixd_place place = m->to == PREFIXD_PLACE_DEVICE ? m->from : m->to;
 	uint32_t slot = m->to == PREFIXD_PLACE_DEVICE ? m->src : m->dst;
 
+	/* What a worker may still write proves nothing: of a block out of a desk, what arrived. */
+	if (place == PREFIXD_PLACE_DESK)
+		return prefixd_pool_slot(m->pool, 0, m->dst);
 	if (place == PREFIXD_PLACE_DEVICE)
 		return NULL;
 	return place == PREFIXD_PLACE_HOST ? prefixd_pool_host(m->pool, slot)
 					   : prefixd_pool_stage(m->pool, slot);
+}
+
+/* As the kernels of a GPU sum a block: two numbers, the lowest byte first. */
+static bool kernel_sum_is(const void *p, uint64_t len, const uint8_t want[16])
+{
+	uint8_t bytes[16];
+	uint64_t sum[2];
+
+	gpu_checksum(gpu_codec_best(), p, len, sum);
+	for (uint32_t i = 0; i < sizeof(bytes); i++)
+		bytes[i] = (uint8_t)(sum[i / 8] >> (i % 8 * 8));
+	return memcmp(bytes, want, sizeof(bytes)) == 0;
 }
 
 /* Sums the block and says whether it is the one that is known. */
@@ -59,12 +92,19 @@ static bool block_sum(struct prefixd_carrier_message *m)
 	m->summed = true;
 	if (m->checksum_kind == CARRIER_XXH3 && memcmp(m->checksum, sum, sizeof(sum)) != 0)
 		return false;
+	if (is_taken(m) && m->checksum_kind == CARRIER_KERNEL &&
+	    !kernel_sum_is(p, m->pool->block_bytes, m->checksum))
+		return false;
 	memcpy(m->checksum, sum, sizeof(sum));
 	return true;
 }
 
 static void block_done(struct prefixd_carrier *c, struct prefixd_carrier_message *m, int status)
 {
+	if (status == 0 && is_taken(m) && !c->closed && !readable_end(m)) {
+		radix_list_add_tail(&c->arrived, &m->message.link);
+		return;
+	}
 	m->ns = prefixd_carrier_clock() - m->begun_ns;
 	m->result = PREFIXD_MOVE_OK;
 	if (status == 0 && !block_sum(m)) {
@@ -111,8 +151,9 @@ static void job_done(struct gpu_job *job, int status)
 static bool side_by_side(const struct prefixd_carrier_message *a,
 			 const struct prefixd_carrier_message *b)
 {
-	return a->pool->n_ranks == 1 && a->pool == b->pool && a->from == b->from &&
-	       a->to == b->to && b->src == a->src + 1 && b->dst == a->dst + 1;
+	return a->pool->n_ranks == 1 && a->pool == b->pool && a->desk == b->desk &&
+	       a->message.kind == b->message.kind && a->from == b->from && a->to == b->to &&
+	       b->src == a->src + 1 && b->dst == a->dst + 1;
 }
 
 static struct prefixd_carrier_run *run_free(struct prefixd_carrier *c)
@@ -144,8 +185,8 @@ static void run_gather(struct prefixd_carrier *c, struct prefixd_carrier_run *ru
 		 (run->n + 1) * info->slot_stride <= c->config.run_bytes);
 	for (uint32_t i = 0; i < pool->n_ranks; i++)
 		run->jobs[i] = (struct gpu_job){
-			.dst = end_addr(pool, i, first->to, first->dst),
-			.src = end_addr(pool, i, first->from, first->src),
+			.dst = end_addr(first, i, first->to, first->dst),
+			.src = end_addr(first, i, first->from, first->src),
 			.len = (run->n - 1) * info->slot_stride + info->slot_bytes,
 			.done = job_done,
 			.ctx = run,
@@ -281,4 +322,30 @@ bool prefixd_carrier_submit(struct prefixd_carrier *c)
 	if (r == -EAGAIN)
 		c->partly = run;
 	return true;
+}
+
+/* ---- out of desks ---------------------------------------------------------------------------- */
+
+void prefixd_carrier_sum_arrived(struct prefixd_carrier *c)
+{
+	struct radix_list *it, *next;
+
+	for (it = c->arrived.next; it != &c->arrived; it = next) {
+		struct prefixd_carrier_message *m = prefixd_carrier_message_of(it);
+		struct prefixd_pool *pool = m->pool;
+		uint64_t unused = ~pool->sum_used & ((UINT64_C(1) << pool->n_sum) - 1);
+		uint32_t i = unused ? (uint32_t)__builtin_ctzll(unused) : 0;
+
+		next = it->next;
+		if (!unused)
+			continue;
+		pool->sum_used |= UINT64_C(1) << i;
+		m->from = PREFIXD_PLACE_DEVICE;
+		m->src = m->dst;
+		m->to = PREFIXD_PLACE_STAGE;
+		m->dst = sum_buffer(pool, i);
+		radix_list_remove(it);
+		radix_list_add_tail(&c->urgent, it);
+		prefixd_carrier_add(&c->waiting, 1);
+	}
 }

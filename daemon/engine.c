@@ -130,6 +130,7 @@ int prefixd_engine_new(struct prefixd_engine **ret_engine,
 	radix_list_init(&e->loads_stuck);
 	radix_list_init(&e->loads_stirred);
 	radix_list_init(&e->seeks);
+	radix_list_init(&e->desks_left);
 	e->free_move = RADIX_NONE;
 	e->check_again_ns = UINT64_MAX;
 	prefixd_events_init(e);
@@ -166,6 +167,7 @@ struct prefixd_engine *prefixd_engine_free(struct prefixd_engine *e)
 	while (e->sessions.n)
 		prefixd_session_free(
 			e, radix_container_of(e->sessions.v[0], struct prefixd_session, item));
+	prefixd_desks_deinit(e);
 	for (uint32_t i = 0; i < e->roots.n; i++) {
 		struct prefixd_root *r = radix_container_of(e->roots.v[i], struct prefixd_root,
 							    item);
@@ -469,6 +471,9 @@ static void session_event(struct prefixd_engine *e, const struct prefixd_event *
 	case PREFIXD_EVENT_RESTORE:
 	case PREFIXD_EVENT_VERIFIED:
 	case PREFIXD_EVENT_POOL_LOST:
+	case PREFIXD_EVENT_DESK_READY:
+	case PREFIXD_EVENT_DESK_FAILED:
+	case PREFIXD_EVENT_TAKEN:
 		break;
 	}
 }
@@ -539,6 +544,15 @@ struct prefixd_actions prefixd_engine_step(struct prefixd_engine *e, struct pref
 	case PREFIXD_EVENT_POOL_LOST:
 		prefixd_pool_lost(e, event->u.pool.group);
 		break;
+	case PREFIXD_EVENT_DESK_READY:
+		prefixd_desk_ready(e, event);
+		break;
+	case PREFIXD_EVENT_DESK_FAILED:
+		prefixd_desk_failed(e, event->u.desk.id, event->u.desk.why);
+		break;
+	case PREFIXD_EVENT_TAKEN:
+		prefixd_taken(e, event);
+		break;
 	}
 	do { /* who is given slots may go on or end, and what ends gives others room */
 		prefixd_loads_settle(e);
@@ -551,6 +565,7 @@ struct prefixd_actions prefixd_engine_step(struct prefixd_engine *e, struct pref
 	prefixd_checks_settle(e);
 	prefixd_fence_settle(e);
 	prefixd_moves_settle(e);
+	prefixd_desks_settle(e);
 	if (event->type == PREFIXD_EVENT_TIMER)
 		prefixd_events_send(e); /* last: it takes the room that is left */
 	prefixd_events_settle(e);

@@ -13,115 +13,12 @@
  */
 #pragma once
 
-#include "daemon/cold.h"
+#include "daemon/engine_config.h"
 #include "daemon/engine_counters.h"
 #include "proto/messages.h"
 #include "radix/recover.h"
 
 struct prefixd_engine; /* opaque */
-
-#define PREFIXD_TENANT_NAME_MAX 64
-#define PREFIXD_WORDS           512u /* 64-bit words of a session that asks for them: one page */
-#define PREFIXD_RANKS_MAX       16u  /* pools of a group, and ranks of a namespace with stripes */
-
-/* Who may name which tenant.  Ids are positions in the array. */
-struct prefixd_tenant {
-	char name[PREFIXD_TENANT_NAME_MAX];
-	bool any_uid;
-	uint32_t uids[16];
-	uint32_t n_uids;
-};
-
-/*
- * Entries of the index for blocks that gave their slots back, for each slot of a pool made for a
- * namespace that is read through a window: so many times as long as what fits may prompts be.
- */
-#define PREFIXD_HOLLOW_PER_SLOT 16u
-
-struct prefixd_limits {
-	uint32_t max_frame; /* bytes, header included */
-	uint32_t max_keys;
-	uint32_t max_sessions;
-	uint32_t max_sessions_per_process; /* connected ones, and as many orphans; 0: no limit */
-	uint32_t max_sessions_per_user;    /* 0: no limit */
-	uint32_t max_namespaces;           /* per session */
-	uint32_t max_leases;               /* per session */
-	uint32_t max_groups;
-	uint32_t op_ids; /* remembered per session */
-	uint64_t op_id_ns;
-	uint32_t
-		max_pins_share; /* percent of a pool one session may hold while others ask; 0 off */
-	uint32_t max_reserved;  /* slots a session may have reserved and not committed; 0 off */
-	uint64_t lease_max_age_ns; /* 0: off */
-	uint64_t pending_ns;       /* how long a leader is waited for; 0: nobody leads */
-	uint64_t reserve_ns; /* a RESERVE without a deadline waits so long for blocks to move */
-	/* what computing costs; a load that costs more is advised against */
-	uint64_t prefill_ns_per_token;
-};
-
-/* When blocks are copied to the tier below. */
-#define PREFIXD_WRITE_POLICIES(X)                                   \
-	X(BACK, "back")             /* when their slot is wanted */ \
-	X(THROUGH, "through")       /* when they are committed */   \
-	X(SECOND_USE, "second-use") /* when their slot is wanted, if they were ever hit again */
-
-enum prefixd_write_policy {
-#define X(sym, text) PREFIXD_WRITE_##sym,
-	PREFIXD_WRITE_POLICIES(X)
-#undef X
-};
-
-/* When the payloads of blocks that an earlier life committed are compared with their checksums. */
-#define PREFIXD_VERIFY_POLICIES(X)                                         \
-	X(BACKGROUND, "background") /* soon; until then they are served */ \
-	X(FULL, "full")             /* before any of them is served */     \
-	X(OFF, "off")               /* when they are copied for other reasons */
-
-enum prefixd_verify_policy {
-#define X(sym, text) PREFIXD_VERIFY_##sym,
-	PREFIXD_VERIFY_POLICIES(X)
-#undef X
-};
-
-/* What a namespace's names are made with beside its digest; the greater one counts. */
-struct prefixd_epoch {
-	uint64_t n;
-	uint64_t nonce;
-};
-
-struct prefixd_engine_config {
-	const struct radix_alloc *alloc;
-	struct proto_id boot;                 /* random, new with each start */
-	uint64_t secret[2];                   /* random, keys the index */
-	uint8_t naming_key[32];               /* keyed BLAKE2b: namespace digests and root ids */
-	const struct prefixd_tenant *tenants; /* copied */
-	uint32_t n_tenants;
-	struct prefixd_limits limits;
-	uint32_t pool_blocks;     /* slots per pool group; 0: as many as pool_bytes allows */
-	uint64_t pool_bytes;      /* total of all groups; 0: no limit but pool_blocks */
-	uint64_t lease_key_bytes; /* total of the keys that leases keep */
-	uint64_t grace_ns;        /* the back end's: quarantine after a process' end */
-	bool watches_processes;   /* PROCESS_GONE will come; else SESSION_EOF ends a session */
-	const char *version;      /* for HELLO's reply; kept by pointer */
-	uint32_t event_ring;      /* events kept for subscribers; 0: SUBSCRIBE is refused */
-	uint32_t max_ranks; /* pools that the shell can make for one group; 0, 1: no stripes */
-	/* tiers below the pools */
-	uint32_t host_blocks;  /* host slots of each group; 0: as many as host_bytes allows */
-	uint64_t host_bytes;   /* total of all groups' host slots; 0: no limit but host_blocks */
-	bool redis;            /* STORE, FETCH, LOOK and NAMES are carried out */
-	uint32_t index_blocks; /* members of each group that only Redis has; others are forgotten */
-	enum prefixd_write_policy write;
-	uint32_t watermark_low;  /* percent of a tier's slots kept free ahead of demand; 0: none */
-	uint32_t watermark_high; /* once below low, up to this */
-	uint32_t move_window;    /* moves in flight per group and direction; 0: 256 */
-	uint32_t cold_codec;     /* enum gpu_codec of namespaces that leave the choice to us */
-	/* what outlives the engine: daemon/ledger.h.  Kept by pointer; NULL: nothing does */
-	struct radix_store *ledger;
-	enum prefixd_verify_policy verify; /* payloads of an earlier life */
-};
-
-/* Fills limits and sizes with the defaults of the options table. */
-void prefixd_engine_config_init(struct prefixd_engine_config *config);
 
 /* ---- events ---------------------------------------------------------------------------------- */
 
@@ -146,7 +43,10 @@ void prefixd_engine_config_init(struct prefixd_engine_config *config);
 	X(ADMIN_INVALIDATE) /* raise a namespace's epoch; nothing older is served afterwards */   \
 	X(RESTORE)          /* the first event, if at all: take up what the ledger has */         \
 	X(VERIFIED)         /* answer to VERIFY */                                                \
-	X(POOL_LOST)        /* a group's device is lost; POOL_CREATE asks for memory anew */
+	X(POOL_LOST)        /* a group's device is lost; POOL_CREATE asks for memory anew */      \
+	X(DESK_READY)       /* answer to DESK_CREATE */                                           \
+	X(DESK_FAILED)                                                                            \
+	X(TAKEN) /* answer to TAKE */
 
 enum prefixd_event_type {
 #define X(sym) PREFIXD_EVENT_##sym,
@@ -247,6 +147,16 @@ struct prefixd_event {
 			uint64_t bad;  /* bit i: block i is not what its checksum says */
 			uint64_t done; /* bit i: block i was looked at */
 		} verified;
+		struct {
+			uint32_t id;     /* the action's */
+			uint64_t len;    /* bytes to map */
+			const char *why; /* DESK_FAILED: a sentence for the client */
+		} desk;
+		struct {
+			uint32_t desk, place;            /* the action's */
+			enum prefixd_move_result result; /* OK, CORRUPT, FAILED */
+			uint8_t checksum[16];            /* OK: XXH3-128 of what arrived */
+		} taken;
 	} u;
 	uint64_t ret_n; /* ADMIN_*: blocks that went; RESTORE: session numbers taken */
 };
@@ -275,7 +185,10 @@ struct prefixd_event {
 	X(EPOCH)  /* a namespace and its epoch: keep it, and tell others if it was raised here */  \
 	X(POOL_ADOPT) /* a group's memory of an earlier life; answer with POOL_READY or _FAILED */ \
 	X(WATCH)      /* a process that an earlier life knew: PROCESS_GONE once it is not there */ \
-	X(VERIFY)     /* compare blocks with their checksums; answer with VERIFIED */
+	X(VERIFY)     /* compare blocks with their checksums; answer with VERIFIED */              \
+	X(DESK_CREATE) /* memory for a session to write in; answer with DESK_READY or _FAILED */   \
+	X(DESK_DESTROY)                                                                            \
+	X(TAKE) /* a block from a desk into the pool, and its checksum; answer with TAKEN */
 
 enum prefixd_action_type {
 #define X(sym) PREFIXD_ACTION_##sym,
@@ -339,6 +252,8 @@ struct prefixd_action {
 			uint32_t rank;   /* those of this rank's pool */
 			bool with_words; /* last of all, one of the session's words */
 			bool read_only;
+			bool with_desk;  /* behind those, that of a desk, */
+			uint32_t desk;   /* this one */
 			bool tell_ready; /* SUBSCRIBER_READY once all of it was written */
 		} send;
 		struct {
@@ -360,6 +275,18 @@ struct prefixd_action {
 			const struct radix_sum *v; /* valid until the next step */
 			bool full;                 /* somebody waits */
 		} verify;
+		struct {
+			uint32_t id; /* until DESK_DESTROY */
+			uint32_t n_places;
+			uint64_t slot_bytes;
+		} desk; /* DESK_CREATE, DESK_DESTROY */
+		struct {
+			uint32_t desk,
+				place; /* the source, which its worker may write meanwhile; */
+			uint32_t slot; /* the slot, which nobody else does */
+			uint8_t checksum_kind; /* as COMMIT says it: 0 nothing is known */
+			uint8_t checksum[16];
+		} take;
 		struct radix_run poison;
 		struct prefixd_carry carry; /* COPY, STORE, FETCH */
 		struct prefixd_names names; /* NAMES */

@@ -163,8 +163,10 @@ struct holder {
 static bool holds(void *ctx, uint32_t owner)
 {
 	const struct holder *h = ctx;
+	const struct prefixd_lease *l = owner < h->e->n_leases ? h->e->leases[owner] : NULL;
 
-	return owner < h->e->n_leases && prefixd_is_kept(h->g, h->e->leases[owner]);
+	/* Slots reserved for a desk only the daemon wrote to, which was another one. */
+	return l && prefixd_is_kept(h->g, l) && !(l->session && l->session->staged);
 }
 
 /* Each lease lists the slots that are its own: counted, then listed.  Return: 0, -ENOMEM. */

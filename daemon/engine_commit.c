@@ -52,7 +52,7 @@ static int commit_one(struct prefixd_engine *e, struct prefixd_lease *l, struct 
 	if (r)
 		return r;
 	if (result == RADIX_COMMIT_DUPLICATE) {
-		l->slots[l->n_own++] = b->slot;
+		prefixd_commit_own(e, l, b->slot);
 		rep->n_duplicate++;
 		e->counters.duplicate_blocks++;
 	} else {
@@ -60,6 +60,7 @@ static int commit_one(struct prefixd_engine *e, struct prefixd_lease *l, struct 
 		e->counters.committed_blocks++;
 		e->counters.attached_blocks += result == RADIX_COMMIT_ATTACHED;
 	}
+	prefixd_place_done(l);
 	l->res_head++;
 	l->n_reserved--;
 	l->n_computed += prefixd_lease_lower(l) > 0; /* it might have been brought up */
@@ -119,8 +120,8 @@ static void use_tail(struct prefixd_lease *l, uint32_t tokens)
 	l->shared -= radix_min_u32(l->shared, tokens);
 }
 
-static void commit_on(struct prefixd_engine *e, struct prefixd_request *rq, struct prefixd_lease *l,
-		      const struct proto_commit_req *m, uint32_t n_now)
+void prefixd_commit_now(struct prefixd_engine *e, struct prefixd_request *rq,
+			struct prefixd_lease *l, const struct proto_commit_req *m, uint32_t n_now)
 {
 	struct proto_commit_rep rep = { 0 };
 	struct radix_block b = { .checksum_kind = m->checksum_kind };
@@ -196,10 +197,17 @@ void prefixd_op_commit(struct prefixd_engine *e, struct prefixd_request *rq)
 	n_now = m.n;
 	if (l->stripe && !prefixd_stripe_commit(e, rq, l, &m, &n_now))
 		return;
-	if (prefixd_op_prepare(e, rq, &m.op_id, e->commit_fixed + 8 * m.n) < 0 ||
-	    prefixd_names_path(e, l->root, &l->pin.at) < 0 || prefixd_names_room(e, m.n) < 0) {
+	if (prefixd_op_prepare(e, rq, &m.op_id, e->commit_fixed + 8 * m.n) < 0) {
 		prefixd_refuse_memory(e, rq);
 		return;
 	}
-	commit_on(e, rq, l, &m, n_now);
+	if (l->desk && m.n) {
+		prefixd_take_begin(e, rq, l, &m);
+		return;
+	}
+	if (prefixd_names_path(e, l->root, &l->pin.at) < 0 || prefixd_names_room(e, m.n) < 0) {
+		prefixd_refuse_memory(e, rq);
+		return;
+	}
+	prefixd_commit_now(e, rq, l, &m, n_now);
 }

@@ -39,6 +39,9 @@
 	X(reserved_blocks, "slots granted")                                            \
 	X(reserve_busy, "RESERVE answered BUSY")                                       \
 	X(committed_blocks, "blocks that became READY")                                \
+	X(taken_blocks, "blocks copied from desks into the pool, and committed")       \
+	X(take_corrupt, "blocks of desks that were not what their checksum says")      \
+	X(take_failed, "blocks of desks that could not be copied")                     \
 	X(duplicate_blocks, "commits where another was faster")                        \
 	X(attached_blocks, "commits onto a member without device copy")                \
 	X(discarded_blocks, "reserved slots given back unfilled")                      \

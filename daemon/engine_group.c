@@ -225,7 +225,7 @@ void prefixd_group_create(struct prefixd_engine *e, struct prefixd_group *g)
 
 void prefixd_group_refuse(struct prefixd_engine *e, struct prefixd_group *g, const char *why)
 {
-	prefixd_open_answer(e, g, PROTO_STATUS_NO_MEMORY, why);
+	prefixd_open_answer(e, g, &g->waiting, PROTO_STATUS_NO_MEMORY, why);
 	prefixd_group_free(e, g);
 }
 
@@ -233,7 +233,7 @@ void prefixd_group_open(struct prefixd_engine *e, struct prefixd_group *g)
 {
 	g->state = PREFIXD_GROUP_READY;
 	prefixd_events_attach(e, g);
-	prefixd_open_answer(e, g, PROTO_STATUS_OK, NULL);
+	prefixd_open_answer(e, g, &g->waiting, PROTO_STATUS_OK, NULL);
 }
 
 void prefixd_pool_failed(struct prefixd_engine *e, uint32_t group, const char *why)
@@ -250,7 +250,7 @@ void prefixd_pool_failed(struct prefixd_engine *e, uint32_t group, const char *w
 		prefixd_adopt_failed(e, g, why);
 		return;
 	}
-	prefixd_open_answer(e, g, PROTO_STATUS_NO_BUDGET, why);
+	prefixd_open_answer(e, g, &g->waiting, PROTO_STATUS_NO_BUDGET, why);
 	prefixd_group_free(e, g);
 }
 

@@ -36,6 +36,6 @@ void prefixd_group_create(struct prefixd_engine *e, struct prefixd_group *g);
 void prefixd_group_refuse(struct prefixd_engine *e, struct prefixd_group *g, const char *why);
 /* Takes its place, and its part of the budget. */
 void prefixd_group_add(struct prefixd_engine *e, struct prefixd_group *g, uint64_t budget);
-/* Answers every OPEN that waits for this group; why != NULL refuses them. */
-void prefixd_open_answer(struct prefixd_engine *e, struct prefixd_group *g,
-			 enum proto_status status, const char *why);
+/* Answers every OPEN of the list, or has it wait for its desk; why != NULL refuses them. */
+void prefixd_open_answer(struct prefixd_engine *e, const struct prefixd_group *g,
+			 struct radix_list *waiting, enum proto_status status, const char *why);

@@ -4,6 +4,7 @@
  */
 #pragma once
 
+#include "daemon/engine_desk.h"
 #include "daemon/engine_group.h"
 #include "daemon/engine_lives.h"
 #include "daemon/engine_lost.h"

@@ -66,7 +66,21 @@ static void lease_clear(struct prefixd_lease *l)
 	l->keys_cap = keep.keys_cap;
 	l->slots = keep.slots;
 	l->slots_cap = keep.slots_cap;
+	l->places = keep.places;
+	l->places_cap = keep.places_cap;
 	l->record = keep.record;
+}
+
+static size_t buffers(const struct prefixd_lease *l)
+{
+	return l->keys_cap + l->slots_cap * sizeof(*l->slots) + l->places_cap * sizeof(*l->places);
+}
+
+static void buffers_free(struct prefixd_engine *e, struct prefixd_lease *l)
+{
+	radix_give(e->alloc, l->keys, l->keys_cap);
+	radix_give(e->alloc, l->slots, l->slots_cap * sizeof(*l->slots));
+	radix_give(e->alloc, l->places, l->places_cap * sizeof(*l->places));
 }
 
 /* One more, at the end of the table. */
@@ -97,7 +111,7 @@ struct prefixd_lease *prefixd_lease_new(struct prefixd_engine *e)
 		return lease_make(e);
 	l = radix_list_first(&e->free_leases, struct prefixd_lease, link);
 	radix_list_remove(&l->link);
-	e->spare_bytes -= l->keys_cap + l->slots_cap * sizeof(*l->slots);
+	e->spare_bytes -= buffers(l);
 	lease_clear(l);
 	return l;
 }
@@ -116,7 +130,7 @@ struct prefixd_lease *prefixd_lease_at(struct prefixd_engine *e, uint32_t idx)
 
 void prefixd_lease_put_away(struct prefixd_engine *e, struct prefixd_lease *l)
 {
-	size_t bytes = l->keys_cap + l->slots_cap * sizeof(*l->slots);
+	size_t bytes = buffers(l);
 
 	prefixd_note_lease_over(e, l); /* its slots are free by now */
 	if (l->restored)
@@ -125,13 +139,12 @@ void prefixd_lease_put_away(struct prefixd_engine *e, struct prefixd_lease *l)
 	radix_list_remove(&l->aging);
 	lease_clear(l);
 	if (bytes > KEPT_BUFFER || e->spare_bytes + bytes > KEPT_BUFFERS) {
-		radix_give(e->alloc, l->keys, l->keys_cap);
-		radix_give(e->alloc, l->slots, l->slots_cap * sizeof(*l->slots));
+		buffers_free(e, l);
 		e->key_bytes -= l->keys_cap;
 		l->keys = NULL;
-		l->slots = NULL;
+		l->slots = l->places = NULL;
 		l->keys_cap = 0;
-		l->slots_cap = 0;
+		l->slots_cap = l->places_cap = 0;
 		bytes = 0;
 	}
 	e->spare_bytes += bytes;
@@ -157,8 +170,9 @@ void prefixd_leases_deinit(struct prefixd_engine *e)
 
 		if (prefixd_is_shared(l))
 			prefixd_stripe_free(e, l->stripe);
-		radix_give(e->alloc, l->keys, l->keys_cap);
-		radix_give(e->alloc, l->slots, l->slots_cap * sizeof(*l->slots));
+		if (l->taking)
+			radix_give(e->alloc, l->taking, prefixd_taking_len(l->taking->n));
+		buffers_free(e, l);
 		radix_give(e->alloc, l, sizeof(*l));
 	}
 	radix_give(e->alloc, e->leases, e->leases_cap * sizeof(*e->leases));
@@ -213,7 +227,8 @@ struct prefixd_lease *prefixd_lease_any_of(struct prefixd_engine *e, struct pref
 				e, rq, PROTO_STATUS_REVOKED, "lease",
 				"the lease grew older than allowed and was taken back; say "
 				"QUIESCED when the device is done with its slots, and MATCH again");
-		if (l->n_own == 0) /* it was said once; next time the lease is unknown */
+		if (l->n_own + l->n_places ==
+		    0) /* it was said once; next time the lease is unknown */
 			(void)prefixd_lease_unquarantine(e, mine);
 		return NULL;
 	}
@@ -227,10 +242,11 @@ struct prefixd_lease *prefixd_lease_of(struct prefixd_engine *e, struct prefixd_
 	struct prefixd_lease *l = prefixd_lease_any_of(e, rq, id);
 
 	/* A rank may COMMIT while another's RESERVE waits. */
-	if (l && radix_list_linked(&l->room.link) && !rq->seat) {
+	if (l && ((radix_list_linked(&l->room.link) && !rq->seat) || l->taking)) {
 		prefixd_refuse(e, rq, PROTO_STATUS_WRONG_STATE, "lease",
-			       "a RESERVE of this lease waits for slots; take its reply first, or "
-			       "RELEASE the lease");
+			       "a %s; take its reply first, or RELEASE the lease",
+			       l->taking ? "COMMIT of this lease is being copied"
+					 : "RESERVE of this lease waits for slots");
 		return NULL;
 	}
 	return l;
@@ -469,6 +485,8 @@ static void end_active(struct prefixd_engine *e, struct prefixd_lease *l,
 	}
 	prefixd_fence_done(l);
 	prefixd_reserve_end(e, l, how);
+	prefixd_take_stop(e, l, how);
+	prefixd_places_drop(e, l, how == PREFIXD_END_REVOKED);
 	prefixd_load_orphan(e, l);
 	if (how == PREFIXD_END_REVOKED)
 		prefixd_wait_end(e, l, PROTO_WAIT_FAILED, 0);
@@ -555,6 +573,8 @@ uint32_t prefixd_lease_unquarantine(struct prefixd_engine *e, struct prefixd_lea
 		radix_assert(r == 0);
 		prefixd_poison(e, l->group->id, l->slots[i]);
 	}
+	if (l->desk)
+		prefixd_places_free(l);
 	prefixd_room_stir(e, l->group);
 	prefixd_fence_stir(l->group);
 	if (l->session)
@@ -570,7 +590,8 @@ bool prefixd_lease_forget(struct prefixd_engine *e, struct prefixd_session *s)
 	radix_list_foreach(it, &s->leases) {
 		struct prefixd_lease *l = radix_list_entry(it, struct prefixd_lease, link);
 
-		if (l->state != PREFIXD_LEASE_REVOKED || prefixd_lease_holder(l)->n_own > 0)
+		if (l->state != PREFIXD_LEASE_REVOKED ||
+		    prefixd_lease_holder(l)->n_own + l->n_places > 0)
 			continue;
 		(void)prefixd_lease_unquarantine(e, l);
 		return true;

@@ -12,6 +12,8 @@
 
 struct prefixd_lease_record;
 struct prefixd_stripe;
+struct prefixd_desk;
+struct prefixd_taking;
 
 enum prefixd_lease_state {
 	PREFIXD_LEASE_FREE,
@@ -86,6 +88,12 @@ struct prefixd_lease {
 	uint32_t n_own;
 	uint32_t res_head;
 	uint32_t n_reserved;
+	/* where its worker writes them, engine_desk.c: NULL: in the slots themselves; else in these
+	 * places, beside the slots from res_head on.  Once ended, the first n_places are kept. */
+	struct prefixd_desk *desk;
+	uint32_t *places;
+	uint32_t places_cap, n_places;
+	struct prefixd_taking *taking; /* a COMMIT that waits for its copies; NULL: none does */
 	/* single flight, engine_pending.c: what others wait for, or whom this one waits for */
 	struct radix_list leading;  /* the root's leaders */
 	struct radix_list lead_due; /* the engine's, by lead_due_ns */

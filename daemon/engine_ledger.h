@@ -96,7 +96,7 @@ struct prefixd_session_record {
 	uint64_t start_time;
 	uint32_t number; /* in that life */
 	uint32_t pid, uid, gid;
-	uint32_t copies, pad;
+	uint32_t copies, staged;
 	char name[64];
 	uint64_t users; /* in this life; not under the record's check */
 };

@@ -109,6 +109,8 @@ static void lease_lost(struct prefixd_engine *e, struct prefixd_lease *l)
 	if (l->state != PREFIXD_LEASE_REVOKED)
 		return; /* it is over */
 	slots_end(e, l);
+	if (l->desk) /* it is lost too */
+		prefixd_places_free(l);
 	if (s->state != PREFIXD_SESSION_ORPHAN)
 		return; /* it is told when it asks */
 	(void)prefixd_lease_unquarantine(e, l);
@@ -187,10 +189,11 @@ void prefixd_pool_lost(struct prefixd_engine *e, uint32_t group)
 	g->n_corrupt = 0;
 	prefixd_checks_stop(e, g);
 	e->counters.pools_lost++;
-	prefixd_open_answer(e, g, PROTO_STATUS_DEVICE_LOST, text);
+	prefixd_open_answer(e, g, &g->waiting, PROTO_STATUS_DEVICE_LOST, text);
 	for (uint32_t i = 0; i < e->n_leases; i++)
 		if (e->leases[i]->group == g)
 			lease_lost(e, e->leases[i]);
+	prefixd_desks_lost(e, g, text);
 	prefixd_loads_end(e, g);
 	radix_list_remove(&g->stirred);
 	g->line_due_ns = g->again_ns = NEVER;
@@ -206,7 +209,7 @@ static bool is_still(const struct prefixd_group *g)
 		if (g->n_moving[RADIX_TIER_DEVICE][t] || g->n_moving[t][RADIX_TIER_DEVICE])
 			return false;
 	radix_index_stats(g->index, &st);
-	return st.n_pins == 0;
+	return st.n_pins == 0 && g->n_landing == 0;
 }
 
 /* Asks for memory.  False: no room for the action; in a while. */

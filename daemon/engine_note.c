@@ -219,6 +219,7 @@ int prefixd_note_session(struct prefixd_engine *e, struct prefixd_session *s)
 	r->uid = s->peer.uid;
 	r->gid = s->peer.gid;
 	r->copies = s->copies;
+	r->staged = s->staged;
 	memset(r->name, 0, sizeof(r->name));
 	memcpy(r->name, s->name, strnlen(s->name, sizeof(r->name)));
 	r->users = 1;

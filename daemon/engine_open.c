@@ -223,6 +223,10 @@ static bool check_stripe(struct prefixd_engine *e, struct prefixd_request *rq,
 		       bad(e, rq, "tp_size",
 			   "more than one rank share blocks with the flag STRIPE; set it, or give "
 			   "1 with each rank's share under an engine name of its own");
+	if (e->config.staged)
+		return bad(e, rq, "flags",
+			   "STRIPE does not go with workers that write in memory of their own "
+			   "(pool-write staged)");
 	if (e->config.max_ranks < 2)
 		return bad(e, rq, "flags", "STRIPE is not offered by this daemon");
 	if (m->tp_size < 2 || m->tp_size > radix_min_u32(e->config.max_ranks, PREFIXD_RANKS_MAX)) {
@@ -414,10 +418,12 @@ static void reply_open(struct prefixd_engine *e, struct prefixd_request *rq,
 {
 	const struct prefixd_group *g = ns->group;
 	uint32_t rank = g->n_ranks > 1 ? rq->s->rank : 0;
+	const struct prefixd_desk *desk = prefixd_desk_of(rq->s, g);
 	struct proto_open_rep rep = {
 		.ns = ns->id,
 		.flags = (ns->seed_mismatch ? PROTO_OPENED_SEED_MISMATCH : 0) |
-			 (g->kept && !g->renewed ? PROTO_OPENED_KEPT : 0),
+			 (g->kept && !g->renewed ? PROTO_OPENED_KEPT : 0) |
+			 (e->config.staged ? PROTO_OPENED_READ_ONLY : 0),
 		.digest = { .p = ns->digest, .n = sizeof(ns->digest) },
 		.key_len = ns->key_len,
 		.block_tokens = ns->block_tokens,
@@ -434,6 +440,8 @@ static void reply_open(struct prefixd_engine *e, struct prefixd_request *rq,
 		.n_ranks = g->n_ranks,
 		.window = prefixd_windowed(rq->s, ns) ? ns->window : 0,
 		.cold_bytes = prefixd_cold_bytes(&g->cold, g->slot_bytes),
+		.n_write = desk ? desk->n_places : 0,
+		.write_len = desk ? desk->len : 0,
 	};
 	struct prefixd_reply rp;
 	struct prefixd_action *a;
@@ -451,6 +459,9 @@ static void reply_open(struct prefixd_engine *e, struct prefixd_request *rq,
 	a->u.send.with_fds = g->n_fds > 0;
 	a->u.send.rank = rank;
 	a->u.send.with_words = rq->words;
+	a->u.send.read_only = e->config.staged;
+	a->u.send.with_desk = desk != NULL;
+	a->u.send.desk = desk ? desk->id : RADIX_NONE;
 	a->group = g->id;
 }
 
@@ -512,9 +523,10 @@ static bool session_room(struct prefixd_engine *e, struct prefixd_request *rq,
 	return true;
 }
 
-static int wait_for_pool(struct prefixd_engine *e, struct prefixd_request *rq,
-			 struct prefixd_namespace *ns, struct prefixd_group *g, uint32_t rank,
-			 bool windowed)
+/* In the pool's list, or the desk's.  Return: 0, -ENOMEM. */
+static int wait_in(struct prefixd_engine *e, struct prefixd_request *rq,
+		   struct prefixd_namespace *ns, struct radix_list *list, uint32_t rank,
+		   bool windowed)
 {
 	struct prefixd_waiting *w = prefixd_take0(e->alloc, sizeof(*w));
 	size_t out = (size_t)(e->n_waiting + 1) * OPEN_ERROR_MAX;
@@ -532,11 +544,37 @@ static int wait_for_pool(struct prefixd_engine *e, struct prefixd_request *rq,
 	w->words = rq->words;
 	w->windowed = windowed;
 	ns->refs++;
-	radix_list_add_tail(&g->waiting, &w->link);
+	radix_list_add_tail(list, &w->link);
 	rq->s->n_waiting++;
 	rq->deferred = true;
 	e->n_waiting++;
 	return 0;
+}
+
+/*
+ * What the reply needs and is not there: the pool, then the session's desk.  Return: 0; -ENOMEM;
+ * -EDQUOT: refused, and answered.
+ */
+static int wait_for_memory(struct prefixd_engine *e, struct prefixd_request *rq,
+			   struct prefixd_namespace *ns, struct prefixd_group *g, uint32_t rank,
+			   bool windowed)
+{
+	struct prefixd_desk *d;
+	int r;
+
+	if (g->state == PREFIXD_GROUP_CREATING)
+		return wait_in(e, rq, ns, &g->waiting, rank, windowed);
+	if (!rq->s->staged)
+		return 0;
+	r = prefixd_desk_get(e, rq, g, &d);
+	if (r < 0 || d->state == PREFIXD_DESK_READY)
+		return r;
+	r = wait_in(e, rq, ns, &d->waiting, rank, windowed);
+	if (r < 0)
+		prefixd_desk_cancel(e, d);
+	else
+		prefixd_desk_ask(e, d);
+	return r;
 }
 
 static void open_namespace(struct prefixd_engine *e, struct prefixd_request *rq,
@@ -548,6 +586,7 @@ static void open_namespace(struct prefixd_engine *e, struct prefixd_request *rq,
 	struct prefixd_namespace *ns, *made = NULL;
 	struct prefixd_group *g, *new_group = NULL;
 	uint64_t hash;
+	int r;
 
 	name_namespace(e, m, cold, true, digest);
 	ns = prefixd_namespace_find(e, digest);
@@ -568,15 +607,16 @@ static void open_namespace(struct prefixd_engine *e, struct prefixd_request *rq,
 	}
 	if (!ns)
 		ns = made = namespace_new(e, m, cold, digest);
-	if (!ns || (g->state == PREFIXD_GROUP_CREATING &&
-		    wait_for_pool(e, rq, ns, g, m->tp_rank, windowed) < 0)) {
+	r = ns ? wait_for_memory(e, rq, ns, g, m->tp_rank, windowed) : -ENOMEM;
+	if (r < 0) {
 		if (made) {
 			prefixd_note_ns_gone(e, made);
 			namespace_free(e, made);
 		}
 		if (new_group)
 			prefixd_group_free(e, new_group);
-		prefixd_refuse_memory(e, rq);
+		if (r == -ENOMEM)
+			prefixd_refuse_memory(e, rq);
 		return;
 	}
 	if (made) {
@@ -640,30 +680,59 @@ static void waiting_free(struct prefixd_engine *e, struct prefixd_waiting *w)
 	radix_give(e->alloc, w, sizeof(*w));
 }
 
-void prefixd_waiting_drop(struct prefixd_engine *e, struct prefixd_session *s)
+static void waiting_drop(struct prefixd_engine *e, const struct prefixd_session *s,
+			 struct radix_list *list)
 {
-	for (uint32_t i = 0; i < e->n_groups && s->n_waiting; i++) {
-		struct radix_list *it, *tmp;
+	struct radix_list *it, *tmp;
 
-		if (!e->groups[i])
-			continue;
-		radix_list_foreach_safe(it, tmp, &e->groups[i]->waiting) {
-			struct prefixd_waiting *w = radix_list_entry(it, struct prefixd_waiting,
-								     link);
+	radix_list_foreach_safe(it, tmp, list) {
+		struct prefixd_waiting *w = radix_list_entry(it, struct prefixd_waiting, link);
 
-			if (w->session == s)
-				waiting_free(e, w);
-		}
+		if (w->session == s)
+			waiting_free(e, w);
 	}
 }
 
-/* Answers every OPEN that waits for this group; why != NULL refuses them. */
-void prefixd_open_answer(struct prefixd_engine *e, struct prefixd_group *g,
-			 enum proto_status status, const char *why)
+void prefixd_waiting_drop(struct prefixd_engine *e, struct prefixd_session *s)
 {
-	while (!radix_list_empty(&g->waiting)) {
-		struct prefixd_waiting *w = radix_list_first(&g->waiting, struct prefixd_waiting,
-							     link);
+	struct radix_list *it;
+
+	for (uint32_t i = 0; i < e->n_groups && s->n_waiting; i++)
+		if (e->groups[i])
+			waiting_drop(e, s, &e->groups[i]->waiting);
+	radix_list_foreach(it, &s->desks)
+		waiting_drop(e, s, &radix_list_entry(it, struct prefixd_desk, link)->waiting);
+}
+
+/* The pool is there.  Return: true: what else the reply needs is not, and it waits for that. */
+static bool waits_on(struct prefixd_engine *e, struct prefixd_request *rq,
+		     struct prefixd_waiting *w)
+{
+	struct prefixd_desk *d;
+	int r;
+
+	if (!w->session->staged)
+		return false;
+	r = prefixd_desk_get(e, rq, w->ns->group, &d);
+	if (r == 0 && d->state == PREFIXD_DESK_READY)
+		return false;
+	if (r == 0) {
+		radix_list_remove(&w->link);
+		radix_list_add_tail(&d->waiting, &w->link);
+		prefixd_desk_ask(e, d);
+		return true;
+	}
+	if (r == -ENOMEM)
+		prefixd_refuse_memory(e, rq);
+	waiting_free(e, w);
+	return true;
+}
+
+void prefixd_open_answer(struct prefixd_engine *e, const struct prefixd_group *g,
+			 struct radix_list *waiting, enum proto_status status, const char *why)
+{
+	while (!radix_list_empty(waiting)) {
+		struct prefixd_waiting *w = radix_list_first(waiting, struct prefixd_waiting, link);
 		struct proto_header h = { .op = PROTO_OP_OPEN, .seq = w->seq };
 		struct prefixd_request rq = { .s = w->session, .h = &h, .words = w->words };
 
@@ -675,6 +744,8 @@ void prefixd_open_answer(struct prefixd_engine *e, struct prefixd_group *g,
 			   w->session->rank != w->rank) { /* two OPENs waited, of two ranks */
 			prefixd_refuse(e, &rq, PROTO_STATUS_BAD_NAMESPACE, "tp_rank",
 				       "this session is rank %u already", w->session->rank);
+		} else if (waits_on(e, &rq, w)) {
+			continue;
 		} else {
 			session_add(w->session, w->ns, w->rank, w->windowed);
 			reply_open(e, &rq, w->ns);

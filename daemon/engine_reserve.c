@@ -12,6 +12,23 @@
 #include "daemon/engine_internal.h"
 #include "radix/crash.h"
 
+/* Of what was asked for, what could be granted by and by: the rest is not for want of room. */
+static uint32_t asked_now(const struct prefixd_session *s, const struct prefixd_lease *l,
+			  uint32_t n)
+{
+	uint32_t left = prefixd_desk_left(s, l->group);
+
+	n = radix_min_u32(n, l->n_keys - l->n_reserved);
+	return left ? radix_min_u32(n, left) : n;
+}
+
+/* How many more blocks the session may reserve. */
+static uint32_t may_reserve(const struct prefixd_engine *e, const struct prefixd_session *s,
+			    const struct prefixd_group *g)
+{
+	return radix_min_u32(prefixd_guard_reserve(e, s, g), prefixd_desk_left(s, g));
+}
+
 static int slots_room(struct prefixd_engine *e, struct prefixd_lease *l, uint32_t n)
 {
 	uint32_t cap = l->slots_cap ? l->slots_cap : 64;
@@ -21,6 +38,8 @@ static int slots_room(struct prefixd_engine *e, struct prefixd_lease *l, uint32_
 		l->res_head = l->n_own;
 	while (cap < l->res_head + l->n_reserved + n)
 		cap *= 2;
+	if (prefixd_places_room(e, l, cap) < 0)
+		return -ENOMEM;
 	if (cap == l->slots_cap)
 		return 0;
 	v = prefixd_grow(e->alloc, l->slots, l->slots_cap * sizeof(*v), cap * sizeof(*v));
@@ -74,6 +93,7 @@ static void reserve_on(struct prefixd_engine *e, struct prefixd_request *rq,
 	for (uint32_t i = 0; i < runs.n; i++)
 		for (uint32_t k = 0; k < runs.v[i].len; k++)
 			*to++ = runs.v[i].start + k;
+	prefixd_places_take(l, granted, &runs);
 	l->n_reserved += granted;
 	e->counters.reserved_blocks += granted;
 	/* Where there was no room, another one need not wait for what will not be stored. */
@@ -147,7 +167,7 @@ static bool serve(struct prefixd_engine *e, struct prefixd_waiter *w, uint32_t n
 	if (last && l->room_waits && w->deadline_ns <= e->now_ns)
 		e->counters.reserve_deadline++;
 	prefixd_reserve_stop(e, l);
-	may = prefixd_guard_reserve(e, l->session, l->group);
+	may = may_reserve(e, l->session, l->group);
 	if (want == 0 && e->draining)
 		prefixd_refuse(e, &rq, PROTO_STATUS_DRAINING, NULL, "the daemon is stopping");
 	else if (want && may == 0)
@@ -189,6 +209,19 @@ static void reserve_later(struct prefixd_engine *e, struct prefixd_request *rq,
 	e->counters.deferred_reserves++;
 }
 
+static void refuse_without_desk(struct prefixd_engine *e, struct prefixd_request *rq)
+{
+	if (rq->s->staged)
+		prefixd_refuse(e, rq, PROTO_STATUS_WRONG_STATE, "lease",
+			       "what this session wrote in was lost with the device; OPEN the "
+			       "namespace again");
+	else
+		prefixd_refuse(e, rq, PROTO_STATUS_UNSUPPORTED, NULL,
+			       "workers write in memory of their own here (pool-write staged), of "
+			       "which version %u does not tell; compute without storing",
+			       rq->s->version);
+}
+
 /* ---- the request ----------------------------------------------------------------------------- */
 
 void prefixd_op_reserve(struct prefixd_engine *e, struct prefixd_request *rq)
@@ -223,10 +256,14 @@ void prefixd_op_reserve(struct prefixd_engine *e, struct prefixd_request *rq)
 			       "keys of the blocks to come");
 		return;
 	}
-	asked = radix_min_u32(m.n, l->n_keys - l->n_reserved);
+	if (e->config.staged && !prefixd_desk_of(rq->s, l->group)) {
+		refuse_without_desk(e, rq);
+		return;
+	}
+	asked = asked_now(rq->s, l, m.n);
 	prefixd_wait_stop(e, l);
 	prefixd_load_orphan(e, l); /* it recomputes */
-	want = radix_min_u32(radix_min_u32(asked, most), prefixd_guard_reserve(e, rq->s, l->group));
+	want = radix_min_u32(radix_min_u32(asked, most), may_reserve(e, rq->s, l->group));
 	if (want == 0) {
 		reserve_busy(e, rq, l, asked, false);
 		return;

@@ -250,12 +250,14 @@ static int take_session(struct prefixd_engine *e, struct take *t, uint32_t place
 		.pid = r->pid, .uid = r->uid, .gid = r->gid, .start_time = r->start_time
 	};
 	s->copies = r->copies;
+	s->staged = r->staged;
 	s->version = PROTO_VERSION_HELLO;
 	s->instance = r->instance;
 	s->boot = r->boot;
 	memcpy(s->name, r->name, strnlen(r->name, sizeof(r->name)));
 	s->begun_ns = e->now_ns;
 	radix_list_init(&s->leases);
+	radix_list_init(&s->desks);
 	prefixd_set_add(&e->sessions, &s->item, s->number);
 	e->n_orphans++;
 	r->users = 1;

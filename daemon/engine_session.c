@@ -47,6 +47,7 @@ void prefixd_session_opened(struct prefixd_engine *e, uint32_t number,
 	s->begun_ns = e->now_ns;
 	s->over = over;
 	radix_list_init(&s->leases);
+	radix_list_init(&s->desks);
 	prefixd_set_add(&e->sessions, &s->item, number);
 	e->counters.sessions_opened++;
 }
@@ -55,6 +56,7 @@ void prefixd_session_opened(struct prefixd_engine *e, uint32_t number,
 void prefixd_session_free(struct prefixd_engine *e, struct prefixd_session *s)
 {
 	prefixd_waiting_drop(e, s);
+	prefixd_desks_part(e, s);
 	prefixd_events_leave(e, s);
 	for (uint32_t i = 0; i < s->n_ns; i++) {
 		s->ns[i]->n_sessions--;
@@ -90,6 +92,8 @@ void prefixd_session_eof(struct prefixd_engine *e, struct prefixd_session *s)
 
 	if (s->state == PREFIXD_SESSION_ORPHAN)
 		return;
+	prefixd_waiting_drop(e, s);
+	prefixd_desks_leave(e, s);         /* it will not commit any more */
 	while (prefixd_lease_forget(e, s)) /* nobody will be told any more that they were revoked */
 		continue;
 	/* A session that holds nothing has nothing to wait for. */
@@ -97,7 +101,6 @@ void prefixd_session_eof(struct prefixd_engine *e, struct prefixd_session *s)
 		prefixd_session_die(e, s, PREFIXD_END_DIED);
 		return;
 	}
-	prefixd_waiting_drop(e, s);
 	prefixd_events_leave(e, s);
 	radix_list_foreach(it, &s->leases) {
 		struct prefixd_lease *l = radix_list_entry(it, struct prefixd_lease, link);
@@ -324,6 +327,7 @@ void prefixd_op_hello(struct prefixd_engine *e, struct prefixd_request *rq)
 	tell_orphans(e, s, &rep);
 	proto_hello_rep_encode_as(&rp.w, agreed, &rep);
 	prefixd_reply_send(e, rq, &rp);
+	s->staged = e->config.staged && agreed >= 3;
 	s->version = agreed; /* of every later frame; HELLO's reply is still in HELLO's own */
 }
 

@@ -85,6 +85,8 @@ struct prefixd_session {
 	uint32_t n_waiting;
 	uint32_t n_words; /* 64-bit words that its requests may name; 0: it has none */
 	struct radix_list leases;
+	bool staged;             /* what it commits, the daemon copies into the pool */
+	struct radix_list desks; /* struct prefixd_desk */
 	struct prefixd_namespace **ns;
 	uint32_t n_ns;
 	bool *windowed; /* [ns_cap]: it reads that one through its window */

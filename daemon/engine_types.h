@@ -25,6 +25,7 @@ struct prefixd_namespace;
 struct prefixd_group;
 struct prefixd_load;
 struct prefixd_seek;
+struct prefixd_desk;
 
 /* ---- groups, namespaces, roots --------------------------------------------------------------- */
 
@@ -103,6 +104,7 @@ struct prefixd_group {
 	uint32_t n_checking; /* batches under way */
 	uint32_t n_restored; /* leases of earlier lives that are not over */
 	uint64_t n_lost;     /* slots of lost blocks, kept back until then */
+	uint64_t n_landing;  /* slots kept back while a copy out of a desk ends: engine_desk.c */
 	uint64_t *named;     /* a bit per entry: it has a name in this life; NULL: all have */
 	/* engine_lost.c */
 	bool renewed;           /* it was lost since it was made, or taken back */
@@ -200,6 +202,10 @@ struct prefixd_engine {
 	uint32_t n_pools_made; /* in this life */
 	uint32_t groups_cap;
 	uint64_t budget_used;
+	struct prefixd_desk **desks; /* by id; NULL: free */
+	uint32_t n_desks, desks_cap;
+	uint64_t desk_bytes;          /* that they take */
+	struct radix_list desks_left; /* those whose session is gone */
 	uint32_t next_ns;
 	uint32_t n_waiting;
 	struct prefixd_lease **leases;

@@ -185,7 +185,7 @@ static bool check_group(struct check *c, const struct prefixd_group *g)
 	/* A slot whose block went while it was copied down is kept back until that has ended. */
 	reading = g->n_moving[RADIX_TIER_DEVICE][RADIX_TIER_HOST] +
 		  g->n_moving[RADIX_TIER_DEVICE][RADIX_TIER_REDIS];
-	t.quarantined += g->n_lost;
+	t.quarantined += g->n_lost + g->n_landing;
 	if (st.slots[RADIX_SLOT_QUARANTINED] < t.quarantined ||
 	    st.slots[RADIX_SLOT_QUARANTINED] > t.quarantined + reading)
 		return broken(c, 5, "pool %u: %llu slots kept back, %llu listed", g->id,
@@ -234,6 +234,12 @@ static bool check_namespace(struct check *c, const struct prefixd_namespace *ns)
 		roots += root_at(e, i)->ns == ns;
 	radix_list_foreach(it, &ns->group->waiting)
 		waiting += radix_list_entry(it, struct prefixd_waiting, link)->ns == ns;
+	for (uint32_t i = 0; i < e->n_desks; i++) {
+		if (!e->desks[i])
+			continue;
+		radix_list_foreach(it, &e->desks[i]->waiting)
+			waiting += radix_list_entry(it, struct prefixd_waiting, link)->ns == ns;
+	}
 	if (sessions != ns->n_sessions || roots != ns->n_roots ||
 	    ns->refs != sessions + roots + waiting + (ns->epoch.n || ns->epoch.nonce) + ns->kept ||
 	    ns->refs == 0)
@@ -326,6 +332,8 @@ int prefixd_engine_verify(const struct prefixd_engine *e, char *why, size_t why_
 		r = prefixd_note_verify(e, why, why_len);
 	if (r == 0)
 		r = prefixd_room_verify(e, why, why_len);
+	if (r == 0)
+		r = prefixd_desks_verify(e, why, why_len);
 	if (r)
 		return r;
 	for (uint32_t i = 0; i < e->namespaces.n; i++)

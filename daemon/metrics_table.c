@@ -187,6 +187,13 @@ const struct prefixd_family prefixd_metric_families[] = {
 	  .help = "Commits of blocks that another worker had committed before." },
 	{ "prefixd_attached_stores_total", PREFIXD_COUNTER, ONE(counters.attached_blocks),
 	  .help = "Commits of blocks that were known, without a copy on the device." },
+	{ "prefixd_taken_blocks_total", PREFIXD_COUNTER, ONE(counters.taken_blocks),
+	  .help = "Blocks copied into the pool for workers that may not write there, and "
+		  "committed (pool-write staged)." },
+	{ "prefixd_take_corrupt_total", PREFIXD_COUNTER, ONE(counters.take_corrupt),
+	  .help = "Blocks that were not what their worker's checksum says when they arrived." },
+	{ "prefixd_take_failed_total", PREFIXD_COUNTER, ONE(counters.take_failed),
+	  .help = "Blocks that could not be copied." },
 	{ "prefixd_discards_total", PREFIXD_COUNTER, ONE(counters.discarded_blocks),
 	  .help = "Reserved slots given back without a commit." },
 	{ "prefixd_quarantined_blocks_total", PREFIXD_COUNTER, ONE(counters.quarantined_blocks),

@@ -483,6 +483,11 @@ int prefixd_options_load(struct prefixd_options **ret_options, int argc, char *c
 	return 0;
 }
 
+bool prefixd_options_staged(const struct prefixd_options *o)
+{
+	return o->pool_write != 0;
+}
+
 bool prefixd_options_tiers(const struct prefixd_options *o)
 {
 	bool host = o->host_blocks == PREFIXD_AUTO ? o->host_bytes != PREFIXD_AUTO

@@ -117,6 +117,8 @@ uint32_t prefixd_options_host_blocks(const struct prefixd_options *o);
 uint32_t prefixd_options_index_blocks(const struct prefixd_options *o);
 void prefixd_options_watermark(const struct prefixd_options *o, uint32_t *ret_low,
 			       uint32_t *ret_high);
+/* Workers write in memory of their own, and the daemon copies (pool-write). */
+bool prefixd_options_staged(const struct prefixd_options *o);
 /* Is there a tier below the pools? */
 bool prefixd_options_tiers(const struct prefixd_options *o);
 void prefixd_options_limits(const struct prefixd_options *o, struct prefixd_limits *ret_limits);

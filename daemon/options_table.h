@@ -51,6 +51,17 @@
 	X(cold_codec, uint64_t, "cold-codec", "memory", PREFIXD_CHOICE, "none", 0, 0, 0,           \
 	  "none|int8|fp8",                                                                         \
 	  "how blocks are coded below the device where a worker leaves that open and they can be") \
+	X(pool_write, uint64_t, "pool-write", "memory", PREFIXD_CHOICE, "direct", 0, 0, 0,         \
+	  "direct|staged",                                                                         \
+	  "how workers write blocks: into the pool, or into memory of their own, from which the "  \
+	  "daemon copies at commit; the pool is read-only for them then")                          \
+	X(write_blocks, uint64_t, "write-blocks", "memory", PREFIXD_COUNT, "64", 1, 65536, 0, "N", \
+	  "with pool-write staged: blocks that a session may have reserved, for each size of "     \
+	  "block, which is the memory that it writes in")                                          \
+	X(write_bytes, uint64_t, "write-bytes", "memory", PREFIXD_SIZE, "auto", 4096, 1ull << 50,  \
+	  PREFIXD_OPT_AUTO, "SIZE",                                                                \
+	  "limit of that memory of all sessions together; auto: a quarter of what pool-bytes "     \
+	  "allows, none where that has no limit")                                                  \
 	X(watermark, uint64_t, "watermark", "memory", PREFIXD_RANGE, "auto", 0, 50,                \
 	  PREFIXD_OPT_AUTO, "LOW:HIGH",                                                            \
 	  "percent of a tier's slots kept free ahead of demand: below LOW, blocks move down "      \

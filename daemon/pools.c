@@ -40,8 +40,8 @@ static int stage_new(struct prefixd_pool *pool, const struct prefixd_pool_plan *
 		     const struct prefixd_arena_config *config)
 {
 	/* One more than was asked for, to look at blocks that no CPU reaches. */
-	bool reached = prefixd_pool_slot(pool, 0, 0);
-	uint32_t n = plan->n_stage + (reached ? 0 : 1), n_scratch = 0;
+	bool reached = prefixd_pool_slot(pool, 0, 0) != NULL;
+	uint32_t n = plan->n_stage + (reached ? 0 : 1 + plan->n_sum), n_scratch = 0;
 	int r;
 
 	if (!reached && plan->cold.codec != GPU_CODEC_NONE)
@@ -54,6 +54,7 @@ static int stage_new(struct prefixd_pool *pool, const struct prefixd_pool_plan *
 	if (r == 0) {
 		pool->n_stage = plan->n_stage;
 		pool->n_scratch = n_scratch;
+		pool->n_sum = reached ? 0 : plan->n_sum;
 	}
 	return r;
 }
@@ -437,6 +438,70 @@ void prefixd_pool_sum(const struct prefixd_pool *pool, const void *block, uint8_
 	prefixd_sum_pieces(block, (size_t)pool->block_bytes, pool->n_ranks, ret_sum);
 }
 
+/* ---- desks ----------------------------------------------------------------------------------- */
+
+int prefixd_desk_memory_new(struct prefixd_desk_memory **ret_desk, struct gpu *gpu,
+			    uint32_t n_places, uint64_t slot_bytes, char *why, size_t why_len)
+{
+	struct prefixd_desk_memory *d = calloc(1, sizeof(*d));
+	char total[32];
+	int r = -ENOMEM;
+
+	if (d)
+		r = gpu->ops->pool_single(gpu, n_places, slot_bytes, &d->pool);
+	if (r < 0) {
+		free(d);
+		snprintf(why, why_len,
+			 "no memory for a session to write %u blocks of %llu bytes in (%s): %s; "
+			 "lower write-blocks",
+			 n_places, (unsigned long long)slot_bytes,
+			 prefixd_bytes_print(n_places * slot_bytes, total, sizeof(total)),
+			 strerror(-r));
+		return r;
+	}
+	gpu->ops->pool_info(d->pool, &d->info);
+	*ret_desk = d;
+	return 0;
+}
+
+void prefixd_desk_memory_free(struct gpu *gpu, struct prefixd_desk_memory *desk)
+{
+	if (!desk)
+		return;
+	if (gpu)
+		gpu->ops->pool_free(gpu, desk->pool);
+	free(desk);
+}
+
+int prefixd_pools_desk_room(struct prefixd_pools *p, uint32_t id)
+{
+	struct prefixd_desk_memory **v;
+
+	if (id < p->n_desks)
+		return 0;
+	v = realloc(p->desks, ((size_t)id + 1) * sizeof(struct prefixd_desk_memory *));
+	if (!v)
+		return -ENOMEM;
+	for (uint32_t i = p->n_desks; i <= id; i++)
+		v[i] = NULL;
+	p->desks = v;
+	p->n_desks = id + 1;
+	return 0;
+}
+
+int prefixd_pools_desk_fd(const struct prefixd_pools *p, uint32_t id)
+{
+	const struct prefixd_desk_memory *d = prefixd_pools_desk(p, id);
+
+	radix_assert(d); /* the engine names what is READY */
+	return p->gpu->ops->pool_fd(d->pool, 0, false);
+}
+
+struct prefixd_desk_memory *prefixd_pools_desk(const struct prefixd_pools *p, uint32_t id)
+{
+	return id < p->n_desks ? p->desks[id] : NULL;
+}
+
 /* ---- the table ------------------------------------------------------------------------------- */
 
 int prefixd_pools_init(struct prefixd_pools *p, const char *device, char *why, size_t why_len)
@@ -457,6 +522,9 @@ void prefixd_pools_deinit(struct prefixd_pools *p)
 	gpu_devices_close(&p->devices);
 	for (uint32_t i = 0; i < p->n; i++)
 		prefixd_pool_free(NULL, p->v[i]);
+	for (uint32_t i = 0; i < p->n_desks; i++)
+		prefixd_desk_memory_free(NULL, p->desks[i]);
+	free(p->desks);
 	free(p->v);
 	*p = (struct prefixd_pools){ 0 };
 }
@@ -511,8 +579,11 @@ uint32_t prefixd_pools_fds(const struct prefixd_pools *p, uint32_t group, uint32
 		return 0;
 	radix_assert(rank < pool->n_ranks);
 	of = &pool->ranks[rank];
-	for (; n < of->info.n_slabs; n++)
+	for (; n < of->info.n_slabs; n++) {
 		ret_fds[n] = of->gpu->ops->pool_fd(of->pool, n, read_only);
+		if (ret_fds[n] == -ENOTSUP) /* the device has one kind: who maps it decides */
+			ret_fds[n] = of->gpu->ops->pool_fd(of->pool, n, false);
+	}
 	ret_fds[n++] = pool->generations.ro_fd;
 	return n;
 }

@@ -70,6 +70,9 @@ struct prefixd_pool {
 	/* n_stage buffers likewise; and where no CPU reaches the slots, one to look at them in */
 	struct prefixd_arena stage;
 	uint32_t n_stage;
+	/* Likewise where blocks are copied from desks, behind those: to sum what arrived. */
+	uint32_t n_sum;
+	uint64_t sum_used;              /* the copy thread's: a bit for each */
 	bool host_pinned, stage_pinned; /* for the device's copies */
 	uint64_t stage_used;            /* the loop's: a bit for each buffer */
 	/* Of a coded pool, behind those: where blocks are coded whose slots no CPU reaches. */
@@ -82,7 +85,7 @@ struct prefixd_pool {
 struct prefixd_pool_plan {
 	uint32_t group;
 	uint32_t n_ranks; /* 0: 1 */
-	uint32_t n_slots, n_host, n_stage;
+	uint32_t n_slots, n_host, n_stage, n_sum;
 	uint64_t slot_bytes; /* of one rank */
 	struct prefixd_cold cold;
 	bool huge, lock;
@@ -97,7 +100,16 @@ struct prefixd_pool_plan {
 	void *ctx;
 };
 
+/* Memory that one session writes in, beside the pool of a group of one rank: engine_desk.h. */
+struct prefixd_desk_memory {
+	uint32_t id, group;
+	struct gpu_pool *pool;
+	struct gpu_pool_info info; /* of one slab */
+};
+
 struct prefixd_pools {
+	struct prefixd_desk_memory **desks; /* by id; NULL: none */
+	uint32_t n_desks;
 	struct gpu *gpu; /* the first of the devices, which are all of one kind */
 	struct gpu_devices devices;
 	struct prefixd_pool **v; /* by group; NULL: none */
@@ -128,6 +140,12 @@ const char *prefixd_memory_name(uint32_t group, enum prefixd_memory_part part, c
  * with them.  Accepts NULL.
  */
 void prefixd_pool_free(const struct gpu_devices *devices, struct prefixd_pool *pool);
+/* Return: 0; -ENOMEM and what gpu.h says, with a sentence in `why`. */
+radix_nodiscard int prefixd_desk_memory_new(struct prefixd_desk_memory **ret_desk, struct gpu *gpu,
+					    uint32_t n_places, uint64_t slot_bytes, char *why,
+					    size_t why_len);
+/* No copy out of it is under way; NULL for gpu: the device is closed.  Accepts NULL. */
+void prefixd_desk_memory_free(struct gpu *gpu, struct prefixd_desk_memory *desk);
 /* The sum of a block that lies there piece by piece: daemon/stripe_sum.h. */
 void prefixd_pool_sum(const struct prefixd_pool *pool, const void *block, uint8_t ret_sum[16]);
 
@@ -150,6 +168,12 @@ struct prefixd_pool *prefixd_pools_take(struct prefixd_pools *p, uint32_t group)
 /* What OPEN's reply to a rank carries.  Return: how many, 0 for a group without memory. */
 uint32_t prefixd_pools_fds(const struct prefixd_pools *p, uint32_t group, uint32_t rank,
 			   bool read_only, int ret_fds[PREFIXD_POOL_FDS_MAX]);
+/* A place for desk `id`.  Return: 0, -ENOMEM. */
+radix_nodiscard int prefixd_pools_desk_room(struct prefixd_pools *p, uint32_t id);
+/* Of a desk that is there. */
+int prefixd_pools_desk_fd(const struct prefixd_pools *p, uint32_t id);
+/* NULL: there is none. */
+struct prefixd_desk_memory *prefixd_pools_desk(const struct prefixd_pools *p, uint32_t id);
 const struct prefixd_pool *prefixd_pools_get(const struct prefixd_pools *p, uint32_t group);
 /* Of the device slots of all ranks. */
 uint64_t prefixd_pool_bytes(const struct prefixd_pool *pool);

@@ -99,7 +99,7 @@ static void capture_add(struct prefixd_capture *cap, const uint8_t *bytes, size_
 static void act_send(struct prefixd_server *s, const struct prefixd_action *a)
 {
 	struct prefixd_client *c = prefixd_client_find(s, a->session);
-	int fds[PREFIXD_POOL_FDS_MAX + 1], fd;
+	int fds[PREFIXD_POOL_FDS_MAX + 2], fd;
 	uint32_t n_fds = 0;
 
 	if (!c)
@@ -113,6 +113,8 @@ static void act_send(struct prefixd_server *s, const struct prefixd_action *a)
 	if (a->u.send.with_fds)
 		n_fds = prefixd_pools_fds(&s->pools, a->group, a->u.send.rank, a->u.send.read_only,
 					  fds);
+	if (a->u.send.with_desk)
+		fds[n_fds++] = prefixd_pools_desk_fd(&s->pools, a->u.send.desk);
 	if (a->u.send.with_words) {
 		fd = prefixd_words_fd(&c->words);
 		if (fd < 0) {
@@ -184,6 +186,9 @@ static void server_act(struct prefixd_server *s, const struct prefixd_action *a)
 	case PREFIXD_ACTION_NAMES:
 	case PREFIXD_ACTION_LOOK:
 	case PREFIXD_ACTION_EPOCH:
+	case PREFIXD_ACTION_DESK_CREATE:
+	case PREFIXD_ACTION_DESK_DESTROY:
+	case PREFIXD_ACTION_TAKE:
 		prefixd_tiers_act(s, a);
 		return;
 	case PREFIXD_ACTION_EXIT:

@@ -53,6 +53,13 @@ static void later_tell(struct prefixd_server *s, const struct prefixd_later *l)
 		event.u.looked.id = l->id;
 	} else if (l->type == PREFIXD_EVENT_VERIFIED) {
 		event.u.verified.id = l->id;
+	} else if (l->type == PREFIXD_EVENT_DESK_FAILED) {
+		event.u.desk.id = l->id;
+		event.u.desk.why = "the daemon has no memory to ask for a desk";
+	} else if (l->type == PREFIXD_EVENT_TAKEN) {
+		event.u.taken.desk = l->id;
+		event.u.taken.place = l->group;
+		event.u.taken.result = l->result;
 	} else if (l->type == PREFIXD_EVENT_PROCESS_GONE) {
 		prefixd_client_gone(s, l->id);
 		return;
@@ -247,6 +254,13 @@ static void carrier_answer(struct prefixd_server *s, struct prefixd_carrier_mess
 	case PREFIXD_CARRIER_VERIFY:
 		verified(s, m);
 		return;
+	case PREFIXD_CARRIER_TAKE:
+		prefixd_desk_taken(s, m);
+		return;
+	case PREFIXD_CARRIER_DESK_NEW:
+		prefixd_desk_made(s, m);
+		return;
+	case PREFIXD_CARRIER_DESK_FREE:
 	case PREFIXD_CARRIER_POOL_FREE:
 	case PREFIXD_CARRIER_N_OPS:
 		return;
@@ -343,6 +357,11 @@ void prefixd_tiers_act(struct prefixd_server *s, const struct prefixd_action *a)
 	case PREFIXD_ACTION_COPY:
 		act_copy(s, a);
 		return;
+	case PREFIXD_ACTION_DESK_CREATE:
+	case PREFIXD_ACTION_DESK_DESTROY:
+	case PREFIXD_ACTION_TAKE:
+		prefixd_act_desk(s, a);
+		return;
 	case PREFIXD_ACTION_STORE:
 	case PREFIXD_ACTION_FETCH:
 		prefixd_act_carry(s, a);
@@ -375,6 +394,9 @@ void prefixd_tiers_config(const struct prefixd_options *o, struct prefixd_engine
 	config->redis = o->redis[0] != '\0';
 	config->index_blocks = prefixd_options_index_blocks(o);
 	config->write = (enum prefixd_write_policy)o->write;
+	config->staged = prefixd_options_staged(o);
+	config->write_blocks = (uint32_t)o->write_blocks;
+	config->write_bytes = prefixd_budget_desks(o);
 	prefixd_options_watermark(o, &config->watermark_low, &config->watermark_high);
 	config->move_window = (uint32_t)o->move_window;
 	config->cold_codec = (uint32_t)o->cold_codec;

@@ -7,6 +7,7 @@
 #include "daemon/tiers.h"
 
 #define PREFIXD_STAGES  32u      /* buffers of a pool whose slots no CPU reaches */
+#define PREFIXD_SUMS    8u       /* and those to sum what came out of desks in */
 #define PREFIXD_ANSWERS 256u     /* of a helper in one turn */
 #define PREFIXD_TURN_NS 1000000u /* and no more of them after that */
 
@@ -22,7 +23,8 @@ static inline bool prefixd_answers_fit(uint32_t n, uint64_t began_ns)
 /* An answer that can be given without a helper, in a turn of its own. */
 struct prefixd_later {
 	enum prefixd_event_type type;
-	uint32_t group, id; /* id: the action's; of PROCESS_GONE the session */
+	/* id: the action's; of PROCESS_GONE the session, of TAKEN the desk, and group the place */
+	uint32_t group, id;
 	enum prefixd_move_result result;
 };
 
@@ -63,6 +65,11 @@ struct prefixd_tiers {
 void prefixd_act_pool_make(struct prefixd_server *s, const struct prefixd_action *a); /* or adopt */
 void prefixd_act_pool_destroy(struct prefixd_server *s, const struct prefixd_action *a);
 void prefixd_pool_made(struct prefixd_server *s, struct prefixd_carrier_message *m);
+
+/* tiers_desk.c */
+void prefixd_act_desk(struct prefixd_server *s, const struct prefixd_action *a); /* and TAKE */
+void prefixd_desk_made(struct prefixd_server *s, const struct prefixd_carrier_message *m);
+void prefixd_desk_taken(struct prefixd_server *s, const struct prefixd_carrier_message *m);
 
 /* tiers.c */
 /* An answer in the next turn. */

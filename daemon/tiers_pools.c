@@ -52,6 +52,8 @@ void prefixd_act_pool_make(struct prefixd_server *s, const struct prefixd_action
 	if (s->tiers->redis && (s->pools.gpu->ops->kind != GPU_KIND_HOST || m->plan.n_ranks > 1 ||
 				m->plan.cold.codec != GPU_CODEC_NONE))
 		m->plan.n_stage = PREFIXD_STAGES;
+	if (prefixd_options_staged(o))
+		m->plan.n_sum = PREFIXD_SUMS;
 	s->tiers->n_making++;
 	s->tiers->host_promised += plan_host_bytes(&m->plan);
 	prefixd_carrier_send(s->tiers->carrier, m);

@@ -302,6 +302,7 @@ static const struct gpu_ops cuda_ops = {
 		UINT64_C(1000000000), /* what was queued runs on, and its end is told to nobody */
 	.close = cuda_close,
 	.pool_new = gpu_cuda_pool_new,
+	.pool_single = gpu_cuda_pool_single,
 	.pool_adopt = gpu_cuda_pool_adopt,
 	.pool_free = gpu_cuda_pool_free,
 	.pool_info = gpu_cuda_pool_info,

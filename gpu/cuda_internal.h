@@ -121,6 +121,8 @@ int gpu_cuda_enter(struct cuda *c);
 /* cuda_memory.c */
 int gpu_cuda_pool_new(struct gpu *g, uint32_t n_slots, uint64_t slot_bytes,
 		      struct gpu_pool **ret_pool);
+int gpu_cuda_pool_single(struct gpu *g, uint32_t n_slots, uint64_t slot_bytes,
+			 struct gpu_pool **ret_pool);
 int gpu_cuda_pool_adopt(struct gpu *g, const int *fds, uint32_t n_fds, uint32_t n_slots,
 			uint64_t slot_bytes, struct gpu_pool **ret_pool);
 void gpu_cuda_pool_free(struct gpu *g, struct gpu_pool *pool);

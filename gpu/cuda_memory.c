@@ -50,7 +50,7 @@ static uint64_t slab_bytes_of(uint64_t len, uint64_t granularity)
 }
 
 /* The struct alone.  Return: 0, -EINVAL, -ENOMEM. */
-static int pool_shape(const struct cuda *c, uint32_t n_slots, uint64_t slot_bytes,
+static int pool_shape(const struct cuda *c, uint32_t n_slots, uint64_t slot_bytes, bool single,
 		      struct cuda_pool **ret_pool)
 {
 	uint64_t stride, len, slab_bytes;
@@ -63,7 +63,7 @@ static int pool_shape(const struct cuda *c, uint32_t n_slots, uint64_t slot_byte
 	if (__builtin_mul_overflow(stride, n_slots, &len) || len > INT64_MAX)
 		return -EINVAL;
 	len = round_up(len, c->granularity);
-	slab_bytes = slab_bytes_of(len, c->granularity);
+	slab_bytes = single ? len : slab_bytes_of(len, c->granularity);
 	n = (uint32_t)((len + slab_bytes - 1) / slab_bytes);
 	p = calloc(1, sizeof(*p) + n * sizeof(p->fds[0]));
 	if (!p)
@@ -209,7 +209,7 @@ static int pool_may(struct cuda *c, uint64_t len)
 }
 
 static int pool_make(struct cuda *c, const int *fds, uint32_t n_fds, uint32_t n_slots,
-		     uint64_t slot_bytes, struct cuda_pool **ret_pool)
+		     uint64_t slot_bytes, bool single, struct cuda_pool **ret_pool)
 {
 	struct cuda_pool *p;
 	int r;
@@ -217,7 +217,7 @@ static int pool_make(struct cuda *c, const int *fds, uint32_t n_fds, uint32_t n_
 	r = gpu_cuda_enter(c);
 	if (r < 0)
 		return r;
-	r = pool_shape(c, n_slots, slot_bytes, &p);
+	r = pool_shape(c, n_slots, slot_bytes, single, &p);
 	if (r < 0)
 		return r;
 	r = fds ? (n_fds == p->n_slabs ? 0 : -EINVAL) : pool_may(c, p->pool.shm.len);
@@ -234,17 +234,29 @@ static int pool_make(struct cuda *c, const int *fds, uint32_t n_fds, uint32_t n_
 	return 0;
 }
 
-int gpu_cuda_pool_new(struct gpu *g, uint32_t n_slots, uint64_t slot_bytes,
-		      struct gpu_pool **ret_pool)
+static int new_pool(struct gpu *g, uint32_t n_slots, uint64_t slot_bytes, bool single,
+		    struct gpu_pool **ret_pool)
 {
 	struct cuda_pool *p;
 	int r;
 
-	r = pool_make(gpu_cuda_of(g), NULL, 0, n_slots, slot_bytes, &p);
+	r = pool_make(gpu_cuda_of(g), NULL, 0, n_slots, slot_bytes, single, &p);
 	if (r < 0)
 		return r;
 	*ret_pool = &p->pool;
 	return 0;
+}
+
+int gpu_cuda_pool_new(struct gpu *g, uint32_t n_slots, uint64_t slot_bytes,
+		      struct gpu_pool **ret_pool)
+{
+	return new_pool(g, n_slots, slot_bytes, false, ret_pool);
+}
+
+int gpu_cuda_pool_single(struct gpu *g, uint32_t n_slots, uint64_t slot_bytes,
+			 struct gpu_pool **ret_pool)
+{
+	return new_pool(g, n_slots, slot_bytes, true, ret_pool);
 }
 
 int gpu_cuda_pool_adopt(struct gpu *g, const int *fds, uint32_t n_fds, uint32_t n_slots,
@@ -253,7 +265,7 @@ int gpu_cuda_pool_adopt(struct gpu *g, const int *fds, uint32_t n_fds, uint32_t 
 	struct cuda_pool *p;
 	int r;
 
-	r = pool_make(gpu_cuda_of(g), fds, n_fds, n_slots, slot_bytes, &p);
+	r = pool_make(gpu_cuda_of(g), fds, n_fds, n_slots, slot_bytes, false, &p);
 	if (r < 0)
 		return r;
 	memcpy(p->fds, fds, n_fds * sizeof(fds[0])); /* the pool's from here on */

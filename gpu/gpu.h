@@ -81,6 +81,9 @@ struct gpu_ops {
 	/* Memory for n_slots blocks, pre-faulted before the call returns, poisoned by sim. */
 	int (*pool_new)(struct gpu *g, uint32_t n_slots, uint64_t slot_bytes,
 			struct gpu_pool **ret_pool);
+	/* The same with one slab whatever its size, for memory that no later process adopts. */
+	int (*pool_single)(struct gpu *g, uint32_t n_slots, uint64_t slot_bytes,
+			   struct gpu_pool **ret_pool);
 	/* The memory of a pool that an earlier life made with these numbers, by the descriptors
 	 * that pool_fd() gave, one per slab; the pool's from then on.  Its bytes are as they were.
 	 * -EINVAL: they are not that, and stay the caller's. */

@@ -139,6 +139,7 @@ static const struct gpu_ops host_ops = {
 	.grace_ns = 0, /* a CPU stops writing when its process ends */
 	.close = host_close,
 	.pool_new = host_pool_new,
+	.pool_single = host_pool_new,
 	.pool_adopt = host_pool_adopt,
 	.pool_free = host_pool_free,
 	.pool_info = gpu_pool_info,

@@ -468,6 +468,7 @@ static const struct gpu_ops sim_ops = {
 	.grace_ns = 0, /* workers reach its memory with their CPU only */
 	.close = sim_close,
 	.pool_new = sim_pool_new,
+	.pool_single = sim_pool_new,
 	.pool_adopt = sim_pool_adopt,
 	.pool_free = sim_pool_free,
 	.pool_info = gpu_pool_info,

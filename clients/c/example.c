@@ -32,7 +32,8 @@ int main(int argc, char **argv)
 	if (hit.n_device < 4 && !pfx_reserve(ns, hit.lease, 4 - hit.n_device, 0, &room)) {
 		for (i = 0; i < room.n_runs; i++)
 			for (j = 0; j < room.runs[i].len; j++) /* the model would compute here */
-				memset(pfx_slot(ns, room.runs[i].start + j), 1, o.block_bytes);
+				memset(pfx_write_slot(ns, room.runs[i].start + j), 1,
+				       o.block_bytes);
 		pfx_commit(ns, hit.lease, room.n, NULL, 0, 0, &stored);
 	}
 	printf("%u of 4 blocks were there, %u are new\n", hit.n_device, stored.n_stored);

@@ -12,6 +12,7 @@
  *     client.c     connecting, HELLO, the calls without a namespace
  *     device.c     mapping a GPU's memory
  *     namespace.c  OPEN, mappings, slots
+ *     desk.c       memory to write in, where pools are read-only
  *     prompt.c     MATCH, EXTEND, PROBE, EXPLAIN
  *     write.c      RESERVE, COMMIT, RELEASE, REPORT
  *     wait.c       WAIT
@@ -122,6 +123,7 @@ struct pfx_client {
 	uint32_t n_runs, runs_cap;
 	struct pfx_namespace *namespaces;
 	struct pfx_pool *pools;
+	struct pfx_desk *desks;
 	struct pfx_device *device; /* of a pool on a GPU; NULL: none was met */
 	uint16_t n_memories;       /* that pools were mapped of so far */
 	uint64_t stream_seq;       /* of SUBSCRIBE; 0: not subscribed */
@@ -215,6 +217,13 @@ uint32_t pfx_deadline_us(const struct pfx_client *c);
 int pfx_namespace_ensure(struct pfx_client *c, struct pfx_namespace *ns);
 void pfx_namespace_deinit_all(struct pfx_client *c);
 
+/* ---- desk.c ---------------------------------------------------------------------------------- */
+
+/* What the reply says of memory to write in, mapped.  Return: 0, or a public status. */
+int pfx_desk_map(struct pfx_client *c, const struct proto_open_rep *rep, int fd,
+		 struct pfx_desk **ret_desk);
+void pfx_desks_free(struct pfx_client *c, bool child);
+
 /* ---- prompts, runs and versioned structs ----------------------------------------------------- */
 
 /*
@@ -227,6 +236,8 @@ int pfx_prompt_take(struct pfx_namespace *ns, const pfx_prompt *in, pfx_prompt *
 uint32_t pfx_prompt_keys_per_frame(const struct pfx_namespace *ns, const pfx_prompt *p);
 int pfx_runs_append(struct pfx_client *c, struct proto_span runs);
 bool pfx_runs_ok(const struct pfx_namespace *ns, struct proto_span runs, uint64_t n_blocks);
+/* The same of blocks to be written: they may lie elsewhere than in the pool. */
+bool pfx_write_runs_ok(const struct pfx_namespace *ns, struct proto_span runs, uint64_t n_blocks);
 
 /* Without a mapping nobody can look whether a slot is stale, so then it does not matter. */
 static inline uint64_t pfx_reuse(const struct pfx_namespace *ns, uint64_t reuse)

@@ -295,8 +295,11 @@ static const char *bad_geometry(const struct pfx_namespace *ns, const struct pro
 		return "pool_len";
 	if (!rep->key_len || !rep->block_tokens)
 		return "key_len";
-	if (rep->n_pool_fds > PFX_MAX_FDS)
+	if (rep->n_pool_fds >= PFX_MAX_FDS)
 		return "n_pool_fds";
+	if (rep->n_write > rep->write_len / rep->slot_stride || rep->write_len > SIZE_MAX / 2 ||
+	    (rep->n_write && !(rep->flags & PROTO_OPENED_READ_ONLY)))
+		return "n_write";
 	if (rep->device >= PROTO_DEVICE_N)
 		return "device";
 	/* So many slabs that the last one has something, and no more. */
@@ -314,7 +317,10 @@ static const char *bad_geometry(const struct pfx_namespace *ns, const struct pro
 static int take_open(struct pfx_client *c, struct pfx_namespace *ns,
 		     const struct proto_open_rep *rep, const int *fds)
 {
+	bool staged = ns->map == 1 && rep->n_write > 0;
+	int map = staged ? 2 : ns->map; /* the pool is the daemon's to write */
 	struct pfx_pool *pool = NULL;
+	struct pfx_desk *desk = NULL;
 	uint16_t tag;
 	int r = 0;
 
@@ -322,17 +328,20 @@ static int take_open(struct pfx_client *c, struct pfx_namespace *ns,
 		if (rep->n_pool_fds < 2)
 			return pfx_fail(c, PFX_UNSUPPORTED,
 					"OPEN: no pool came with the reply (map = 0)");
-		pool = pool_find(c, rep, ns->map, fds, &tag);
+		pool = pool_find(c, rep, map, fds, &tag);
 		if (pool && (pool->len != rep->pool_len || pool->n_slots != rep->n_slots))
 			return pfx_fail(c, PFX_PROTOCOL, "OPEN: one pool, two sizes");
 		if (!pool)
-			r = pool_map(c, rep, ns->map, fds, tag ? tag : ++c->n_memories, &pool);
+			r = pool_map(c, rep, map, fds, tag ? tag : ++c->n_memories, &pool);
+		if (r == 0 && staged)
+			r = pfx_desk_map(c, rep, fds[rep->n_pool_fds], &desk);
 		if (r)
 			return r;
 		pool->life = c->life;
 		pool->group = rep->group;
 	}
 	ns->pool = pool;
+	ns->desk = desk;
 	ns->life = c->life;
 	ns->info = (pfx_namespace_info){
 		.struct_size = sizeof(ns->info),
@@ -343,6 +352,7 @@ static int take_open(struct pfx_client *c, struct pfx_namespace *ns,
 		.block_bytes = rep->block_bytes,
 		.slot_stride = rep->slot_stride,
 		.n_slots = rep->n_slots,
+		.n_write = rep->n_write,
 		.seed_mismatch = (rep->flags & PROTO_OPENED_SEED_MISMATCH) != 0,
 		.cold_bytes = rep->cold_bytes,
 		.kept = (rep->flags & PROTO_OPENED_KEPT) != 0,
@@ -361,6 +371,7 @@ int pfx_namespace_ensure(struct pfx_client *c, struct pfx_namespace *ns)
 	struct proto_open_rep rep;
 	struct pfx_frame f;
 	const char *bad;
+	uint32_t n_fds;
 	int r;
 
 	if (ns->life == c->life)
@@ -379,10 +390,11 @@ int pfx_namespace_ensure(struct pfx_client *c, struct pfx_namespace *ns)
 	bad = bad_geometry(ns, &rep);
 	if (bad)
 		return pfx_bad_reply(c, PROTO_OP_OPEN, bad);
-	if (!pfx_wire_take_fds(&c->wire, rep.n_pool_fds, fds))
+	n_fds = rep.n_pool_fds + (rep.n_write ? 1u : 0u);
+	if (!pfx_wire_take_fds(&c->wire, n_fds, fds))
 		return pfx_bad_reply(c, PROTO_OP_OPEN, "fewer descriptors than it names");
 	r = take_open(c, ns, &rep, fds);
-	for (uint32_t i = 0; i < rep.n_pool_fds; i++)
+	for (uint32_t i = 0; i < n_fds; i++)
 		close(fds[i]); /* the mappings keep the memory */
 	return r;
 }
@@ -407,6 +419,7 @@ void pfx_namespace_deinit_all(struct pfx_client *c)
 		c->pools = p->next;
 		pool_free(p, getpid() != c->pid);
 	}
+	pfx_desks_free(c, getpid() != c->pid);
 	pfx_device_close(c->device);
 	c->device = NULL;
 }

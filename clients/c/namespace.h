@@ -37,6 +37,18 @@ struct pfx_pool {
 	uint32_t n_slots;
 };
 
+/* Memory to write in, of one session and pool group: desk.c. */
+struct pfx_desk {
+	struct pfx_desk *next;
+	uint32_t life, group;
+	uint32_t n_places;
+	bool not_inherited;        /* children of a fork do not have `base` */
+	uint8_t *base;             /* NULL: it is a device's */
+	struct pfx_device *device; /* the client's; NULL: it is this machine's memory */
+	uint64_t address;          /* of place 0, on the device; 0: not mapped */
+	size_t len;
+};
+
 struct pfx_namespace {
 	struct pfx_namespace *next;
 	struct pfx_client *client;
@@ -46,6 +58,7 @@ struct pfx_namespace {
 	uint32_t open_body_len;
 	uint32_t open_body_len_2; /* of what versions before 3 take of it */
 	struct pfx_pool *pool;    /* NULL: not mapped */
+	struct pfx_desk *desk;    /* NULL: blocks are written into the pool, or not at all */
 	int device;               /* PFX_DEVICE_* */
 	struct proto_id device_id;
 	uint32_t window; /* blocks before its end that a match has slots for; 0: all */

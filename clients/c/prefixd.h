@@ -143,12 +143,15 @@ typedef struct {
 	int kept; /* 1: the pool is that of an earlier life of the daemon, with its blocks */
 	uint8_t pool[16]; /* names the pool's memory, over lives; zeroes: the daemon names none */
 	uint64_t cold_bytes; /* of a block below the pool: prefixd_cold.h */
+	uint32_t n_write;    /* blocks that fit into the memory to write in; 0: the pool is that */
 } pfx_namespace_info;
-
 PFX_API int pfx_namespace_get(const pfx_namespace *ns, pfx_namespace_info *ret_info);
 /* Address of a slot; NULL when not mapped or out of range.  Take it with the answer that named the
  * slot: it stays good until pfx_close, the number until a call meets a daemon with another pool. */
 PFX_API void *pfx_slot(const pfx_namespace *ns, uint32_t slot);
+/* The same of a slot that pfx_reserve named, to write in.  Where the daemon has workers write in
+ * memory of their own (n_write), it lies there, and is reused once pfx_commit has answered. */
+PFX_API void *pfx_write_slot(const pfx_namespace *ns, uint32_t slot);
 /* 1 when `slot` was reused after the answer that carried `reuse`, or that cannot be told, as of
  * another pool's slots: what was read is not to be used.  Ask after reading what no lease holds. */
 PFX_API int pfx_slot_stale(const pfx_namespace *ns, uint32_t slot, uint64_t reuse);
@@ -180,8 +183,8 @@ typedef struct pfx_prompt {
 	const void *parent; /* digest mode, islands: digest of the block before keys[0] */
 	uint32_t parent_len;
 	uint8_t decision_id[16]; /* PFX_NS_STRIPE: one for all ranks of a request, and no other */
-	uint32_t deadline_ms; /* 0: the client's default */
-	uint32_t load_ms;     /* PFX_MATCH_PROMOTE: for how long; 0: as long as the call */
+	uint32_t deadline_ms;    /* 0: the client's default */
+	uint32_t load_ms;        /* PFX_MATCH_PROMOTE: for how long; 0: as long as the call */
 } pfx_prompt;
 
 typedef struct {
@@ -202,7 +205,6 @@ typedef struct {
 	int loading;      /* 1: a load runs for this lease, pfx_load_wait tells its end */
 	uint32_t n_lossy, first_lossy; /* prefixd_cold.h */
 } pfx_match_result;
-
 PFX_API const char *pfx_reason_to_string(int reason);
 PFX_API int pfx_match(pfx_namespace *ns, const pfx_prompt *prompt, pfx_match_result *ret);
 /* More keys on a lease, or none; runs and n_device are of what this call added: also what other
@@ -222,7 +224,6 @@ typedef struct {
 	uint32_t n;         /* blocks behind the lease's path that are usable now */
 	uint32_t leader_us; /* PFX_WAIT_LEAD: how long others wait for this lease */
 } pfx_wait_result;
-
 /*
  * Waits until the pending blocks of a lease are there, or it is this worker's turn to compute them.
  * The lease must have nothing reserved (PFX_WRONG_STATE).  PFX_DEADLINE: not yet; the lease is as
@@ -239,7 +240,6 @@ typedef struct {
 	uint32_t n_runs;
 	uint32_t retry_after_us; /* with PFX_BUSY */
 } pfx_reserve_result;
-
 PFX_API int pfx_reserve(pfx_namespace *ns, uint64_t lease, uint32_t n, uint32_t deadline_ms,
 			pfx_reserve_result *ret);
 
@@ -250,7 +250,6 @@ typedef struct {
 	const pfx_run *runs; /* canonical slots of the blocks; valid until the next call */
 	uint32_t n_runs;
 } pfx_commit_result;
-
 /* checksums: n x 16 bytes of kind 1 (XXH3-128, canonical), or NULL for none. */
 PFX_API int pfx_commit(pfx_namespace *ns, uint64_t lease, uint32_t n, const void *checksums,
 		       uint32_t tail_tokens, uint32_t deadline_ms, pfx_commit_result *ret);
@@ -261,7 +260,6 @@ typedef struct {
 	uint64_t hit_device_tokens, hit_host_tokens, hit_redis_tokens, hit_pending_tokens;
 	uint64_t miss_tokens;
 } pfx_release_result;
-
 enum {
 	PFX_RELEASE_OVER = 1,
 	PFX_RELEASE_NEXT = 2
@@ -283,7 +281,6 @@ typedef struct {
 	uint32_t own_token, stored_token;
 	char text[513];
 } pfx_explain_result;
-
 PFX_API int pfx_explain(pfx_namespace *ns, const pfx_prompt *prompt, pfx_explain_result *ret);
 PFX_API int pfx_report(pfx_namespace *ns, uint32_t ttft_us, uint32_t tpot_us, uint32_t input_tokens,
 		       uint32_t running, uint32_t waiting);

@@ -24,6 +24,8 @@ PFX_API int pfx_pool_device(const pfx_namespace *ns, uint8_t ret_uuid[16]);
 /* Address of a slot on the device, as kernels and copies take it; 0 when not mapped, out of range,
  * or not on a device.  Good as long as pfx_slot()'s. */
 PFX_API uint64_t pfx_slot_address(const pfx_namespace *ns, uint32_t slot);
+/* The same of pfx_write_slot(). */
+PFX_API uint64_t pfx_write_address(const pfx_namespace *ns, uint32_t slot);
 
 #ifdef __cplusplus
 }

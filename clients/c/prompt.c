@@ -49,18 +49,28 @@ int pfx_runs_append(struct pfx_client *c, struct proto_span runs)
 }
 
 /* What a worker will index its mapping with.  Return: true when every slot is in the pool. */
-bool pfx_runs_ok(const struct pfx_namespace *ns, struct proto_span runs, uint64_t n_blocks)
+static bool runs_ok(struct proto_span runs, uint32_t n_slots, uint64_t n_blocks)
 {
 	uint64_t n = 0;
 
 	for (uint32_t i = 0; i < runs.n; i++) {
 		struct radix_run run = proto_run_at(runs, i);
 
-		if (!run.len || (uint64_t)run.start + run.len > ns->info.n_slots)
+		if (!run.len || (uint64_t)run.start + run.len > n_slots)
 			return false;
 		n += run.len;
 	}
 	return n == n_blocks;
+}
+
+bool pfx_runs_ok(const struct pfx_namespace *ns, struct proto_span runs, uint64_t n_blocks)
+{
+	return runs_ok(runs, ns->info.n_slots, n_blocks);
+}
+
+bool pfx_write_runs_ok(const struct pfx_namespace *ns, struct proto_span runs, uint64_t n_blocks)
+{
+	return runs_ok(runs, ns->info.n_write ? ns->info.n_write : ns->info.n_slots, n_blocks);
 }
 
 /* The same of a match: where the namespace has a window, blocks before it have no slots. */

@@ -40,7 +40,7 @@ int pfx_reserve(pfx_namespace *ns, uint64_t lease, uint32_t n, uint32_t deadline
 	}
 	if (proto_reserve_rep_decode(f.body, f.h.len, &rep, &bad))
 		return pfx_bad_reply(c, PROTO_OP_RESERVE, bad);
-	if (rep.n > n || !pfx_runs_ok(ns, rep.runs, rep.n))
+	if (rep.n > n || !pfx_write_runs_ok(ns, rep.runs, rep.n))
 		return pfx_bad_reply(c, PROTO_OP_RESERVE, "runs");
 	c->n_runs = 0;
 	r = pfx_runs_append(c, rep.runs);

@@ -100,6 +100,7 @@ static bool note_pool(struct cache *c)
 
 	if (pfx_namespace_get(c->ns, &info) != 0)
 		return false;
+	c->run_max = info.n_write && info.n_write < CACHE_RUN_MAX ? info.n_write : CACHE_RUN_MAX;
 	other = memcmp(c->pool, info.pool, sizeof(c->pool)) != 0;
 	memcpy(c->pool, info.pool, sizeof(c->pool));
 	return other;

@@ -29,6 +29,7 @@ struct cache {
 	uint64_t quiet_until_us; /* it was late too often: it is not asked before */
 	struct cache_counters counters;
 	char problem[256];
+	uint32_t run_max; /* as many as the daemon gives at a time */
 	void *run[CACHE_RUN_MAX];
 	uint8_t sums[CACHE_RUN_MAX][16];
 };

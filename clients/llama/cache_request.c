@@ -313,7 +313,7 @@ static bool run_addresses(struct cache *c, const pfx_reserve_result *res)
 
 	for (uint32_t i = 0; i < res->n_runs; i++) {
 		for (uint32_t j = 0; j < res->runs[i].len && n < CACHE_RUN_MAX; j++) {
-			c->run[n] = pfx_slot(c->ns, res->runs[i].start + j);
+			c->run[n] = pfx_write_slot(c->ns, res->runs[i].start + j);
 			if (!c->run[n++])
 				return false;
 		}
@@ -358,7 +358,7 @@ static bool store(struct cache_request *q, uint32_t full)
 
 	while (q->stored < full) {
 		pfx_reserve_result res = { .struct_size = sizeof(res) };
-		uint32_t want = full - q->stored < CACHE_RUN_MAX ? full - q->stored : CACHE_RUN_MAX;
+		uint32_t want = full - q->stored < c->run_max ? full - q->stored : c->run_max;
 		uint64_t since = cache_now_us();
 
 		if (cache_called(c, since, "RESERVE",

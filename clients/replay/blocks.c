@@ -164,7 +164,8 @@ static bool fill_slots(struct replay_worker *w, pfx_run run, const uint64_t *pat
 		if (gpu)
 			p = replay_mover_buffer(w->mover, w->ns, n * stride);
 		else
-			p = pfx_slot(w->ns, slot + n - 1) ? pfx_slot(w->ns, slot) : NULL;
+			p = pfx_write_slot(w->ns, slot + n - 1) ? pfx_write_slot(w->ns, slot)
+								: NULL;
 		for (uint32_t i = 0; p && i < n; i++)
 			replay_content_fill(p + i * stride, w->options->block_bytes, paths[at + i]);
 		if (!p || (gpu && replay_mover_put(w->mover, w->ns, slot, n * stride) < 0))

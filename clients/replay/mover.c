@@ -165,15 +165,16 @@ void *replay_mover_buffer(struct replay_mover *m, const pfx_namespace *ns, size_
 }
 
 /* Return: 0, -ENOENT, -EIO. */
-static int move(struct replay_mover *m, const pfx_namespace *ns, uint32_t slot, size_t len, bool in)
+static int move(struct replay_mover *m, const pfx_namespace *ns, gpu_cu_ptr device, size_t len,
+		bool in)
 {
 	struct lane *lane = lane_of(m, ns);
-	gpu_cu_ptr device = pfx_slot_address(ns, slot), host;
+	gpu_cu_ptr host;
 
 	if (!lane || !buffer_grow(m, len))
 		return -EIO;
 	if (!device) {
-		(void)snprintf(m->why, sizeof(m->why), "slot %u is outside the pool", slot);
+		(void)snprintf(m->why, sizeof(m->why), "a slot is outside the pool");
 		return -ENOENT;
 	}
 	if (!may(m, host_pointer, &host, m->buffer, 0) ||
@@ -185,10 +186,16 @@ static int move(struct replay_mover *m, const pfx_namespace *ns, uint32_t slot, 
 
 void *replay_mover_get(struct replay_mover *m, const pfx_namespace *ns, uint32_t slot, size_t len)
 {
-	return move(m, ns, slot, len, false) == 0 ? m->buffer : NULL;
+	return move(m, ns, pfx_slot_address(ns, slot), len, false) == 0 ? m->buffer : NULL;
 }
 
 int replay_mover_put(struct replay_mover *m, const pfx_namespace *ns, uint32_t slot, size_t len)
 {
-	return move(m, ns, slot, len, true);
+	return move(m, ns, pfx_write_address(ns, slot), len, true);
+}
+
+int replay_mover_put_at(struct replay_mover *m, const pfx_namespace *ns, uint64_t address,
+			size_t len)
+{
+	return move(m, ns, address, len, true);
 }

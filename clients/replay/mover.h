@@ -29,6 +29,11 @@ const char *replay_mover_why(const struct replay_mover *m);
 void *replay_mover_buffer(struct replay_mover *m, const pfx_namespace *ns, size_t len);
 /* The same, with `len` bytes from the beginning of a slot on, which may be several slots. */
 void *replay_mover_get(struct replay_mover *m, const pfx_namespace *ns, uint32_t slot, size_t len);
-/* The buffer's first `len` bytes to where a slot begins.  Return: 0; -ENOENT: no such slot;
- * -EIO. */
+/*
+ * The buffer's first `len` bytes to where a slot that was reserved begins.  Return: 0; -ENOENT: no
+ * such slot; -EIO.
+ */
 int replay_mover_put(struct replay_mover *m, const pfx_namespace *ns, uint32_t slot, size_t len);
+/* The same to any address of the namespace's GPU, which may refuse it. */
+int replay_mover_put_at(struct replay_mover *m, const pfx_namespace *ns, uint64_t address,
+			size_t len);

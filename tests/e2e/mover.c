@@ -43,11 +43,23 @@ void mover_read(const pfx_namespace *ns, uint32_t slot, void *ret_bytes, size_t 
 void mover_write(const pfx_namespace *ns, uint32_t slot, const void *bytes, size_t len)
 {
 	bool gpu = on_gpu(ns);
-	void *to = gpu ? replay_mover_buffer(mover, ns, len) : pfx_slot(ns, slot);
+	void *to = gpu ? replay_mover_buffer(mover, ns, len) : pfx_write_slot(ns, slot);
 
 	if (!to)
 		fail();
 	memcpy(to, bytes, len);
 	if (gpu && replay_mover_put(mover, ns, slot, len) < 0)
+		fail();
+}
+
+void mover_stray_write(const pfx_namespace *ns, uint32_t slot, const void *bytes, size_t len)
+{
+	bool gpu = on_gpu(ns);
+	void *to = gpu ? replay_mover_buffer(mover, ns, len) : pfx_slot(ns, slot);
+
+	if (!to)
+		fail();
+	memcpy(to, bytes, len);
+	if (gpu && replay_mover_put_at(mover, ns, pfx_slot_address(ns, slot), len) < 0)
 		fail();
 }

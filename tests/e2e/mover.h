@@ -16,3 +16,5 @@
 /* End the process when the driver refuses, or there is no such slot: the test has failed. */
 void mover_read(const pfx_namespace *ns, uint32_t slot, void *ret_bytes, size_t len);
 void mover_write(const pfx_namespace *ns, uint32_t slot, const void *bytes, size_t len);
+/* The same where the pool's slot is mapped, which may not be for writing. */
+void mover_stray_write(const pfx_namespace *ns, uint32_t slot, const void *bytes, size_t len);

@@ -76,7 +76,10 @@ static void fill_slots(const struct scene_place *at, struct proto_span runs, uin
 		struct radix_run run = proto_run_at(runs, i);
 
 		for (uint32_t k = 0; k < run.len; k++)
-			world_write(at->c->w, at->ns.group, run.start + k, block, len);
+			if (at->ns.n_write)
+				world_desk_write(at->c, run.start + k, block, len);
+			else
+				world_write(at->c->w, at->ns.group, run.start + k, block, len);
 	}
 	free(block);
 }

@@ -388,6 +388,41 @@ START_TEST(pools_of_one_device)
 }
 END_TEST
 
+/* One slab, however many a pool of that size has; copies go from it into a pool. */
+START_TEST(single_slab)
+{
+	const uint64_t mib = UINT64_C(1) << 20;
+	struct gpu_pool *pool = new_pool(g, 48, mib), *single = NULL;
+	uint8_t *from = pages(g, 4096), *to = pages(g, 4096);
+	struct gpu_pool_info info, other;
+	struct counted_job jobs[3];
+	uint32_t n = 0;
+
+	ck_assert_int_eq(g->ops->pool_single(g, 48, mib, &single), 0);
+	g->ops->pool_info(single, &info);
+	g->ops->pool_info(pool, &other);
+	ck_assert_uint_eq(info.n_slabs, 1);
+	ck_assert_uint_eq(info.slab_bytes, info.len);
+	ck_assert_uint_eq(info.n_slots, 48);
+	ck_assert_uint_eq(info.slot_stride, other.slot_stride);
+	ck_assert_int_ge(g->ops->pool_fd(single, 0, false), 0);
+	memset(from, 0x77, 4096);
+	ck_assert_int_eq(submit(g, &jobs[0], g->ops->slot_addr(single, 47), addr_of(from), 4096),
+			 0);
+	n += settle_way(g);
+	ck_assert_int_eq(submit(g, &jobs[1], g->ops->slot_addr(pool, 3),
+				g->ops->slot_addr(single, 47), 4096),
+			 0);
+	n += settle_way(g);
+	ck_assert_int_eq(submit(g, &jobs[2], addr_of(to), g->ops->slot_addr(pool, 3), 4096), 0);
+	n += settle(g);
+	ck_assert_uint_eq(n, 3);
+	ck_assert_mem_eq(from, to, 4096);
+	g->ops->pool_free(g, single);
+	g->ops->pool_free(g, pool);
+}
+END_TEST
+
 START_TEST(refused_jobs_never_complete)
 {
 	struct gpu_pool *pool = new_pool(g, 4, 4096);
@@ -700,6 +735,7 @@ static Suite *contract(void)
 	tcase_add_loop_test(t, impossible_sizes, 0, 6);
 	tcase_add_test(t, more_memory_than_there_is);
 	tcase_add_test(t, memory_is_there_at_once);
+	tcase_add_test(t, single_slab);
 	tcase_add_test(t, two_processes_share_blocks);
 	if (strcmp(back_end, "cuda") == 0) {
 		tcase_add_test(t, no_read_only_descriptor);

@@ -125,6 +125,7 @@ void world_deinit(struct world *w)
 {
 	w->engine = prefixd_engine_free(w->engine);
 	world_tiers_deinit(w);
+	world_desks_drop(w);
 	for (uint32_t i = 0; i < WORLD_GROUPS; i++) {
 		if (!w->pools[i].pool)
 			continue;
@@ -208,6 +209,11 @@ static void act_send(struct world *w, const struct prefixd_action *a)
 	if (c->with_fds)
 		c->fds_rank = a->u.send.rank;
 	c->with_words = a->u.send.with_words;
+	c->read_only = a->u.send.read_only;
+	if (h.op == PROTO_OP_OPEN && h.status == PROTO_STATUS_OK) {
+		c->with_desk = a->u.send.with_desk;
+		c->desk = a->u.send.desk;
+	}
 	c->n_replies++;
 	world_client_got(c);
 }
@@ -295,6 +301,11 @@ static void act(struct world *w, const struct prefixd_action *a)
 	case PREFIXD_ACTION_VERIFY:
 		world_life_verify(w, a);
 		break;
+	case PREFIXD_ACTION_DESK_CREATE:
+	case PREFIXD_ACTION_DESK_DESTROY:
+	case PREFIXD_ACTION_TAKE:
+		world_desk_act(w, a);
+		break;
 	case PREFIXD_ACTION_EXIT:
 		w->n_exits++;
 		w->life.exited = true;
@@ -363,6 +374,7 @@ void world_step(struct world *w, struct prefixd_event *event)
 	}
 	if (w->n_wanted && !w->config.hold_pools && !w->life.holding)
 		world_pool_answer(w, true);
+	world_desks_deliver(w);
 	tell_ready(w);
 }
 

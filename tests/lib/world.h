@@ -16,6 +16,7 @@
 #include "proto/codec.h"
 #include "tests/lib/heap.h"
 #include "tests/lib/rng.h"
+#include "tests/lib/world_desk.h"
 #include "tests/lib/world_life.h"
 #include "tests/lib/world_tiers.h"
 
@@ -40,9 +41,11 @@ struct world_client {
 	struct proto_header h;
 	uint8_t *body;
 	uint32_t body_cap;
-	bool with_fds;
+	bool with_fds, read_only;
 	uint32_t fds_rank; /* whose pool they are of */
 	bool with_words;
+	bool with_desk; /* the last OPEN's reply had one, */
+	uint32_t desk;  /* this one */
 	/* CHANGES: the events of all frames so far, one behind the other, as on the wire */
 	uint8_t *changes;
 	uint32_t changes_len, changes_cap;
@@ -61,8 +64,10 @@ struct world_client {
 	uint32_t n_events;
 	uint32_t n_lost; /* LOST frames that came, and the group of the last one */
 	uint64_t lost_seq;
-	/* RESERVEs whose reply comes later, or came and was not taken; world_reserve_reply() */
+	/* RESERVEs and COMMITs whose reply comes later, or came and was not taken:
+	   world_reserve_reply(), world_commit_reply() */
 	struct world_late {
+		uint16_t op;
 		uint64_t seq, lease;
 		bool came;
 		uint16_t status;
@@ -92,6 +97,8 @@ struct world_config {
 	bool record;
 	bool no_verify;
 	bool hold_pools; /* POOL_CREATE and _ADOPT are answered by world_pool_answer() only */
+	bool hold_desks; /* DESK_CREATE likewise, by world_desk_answer(), */
+	bool hold_takes; /* and TAKE by world_take_answer() */
 	bool keep; /* there is a ledger, and the daemon may have several lives: world_life.h */
 };
 
@@ -116,6 +123,7 @@ struct world {
 	struct world_client clients[WORLD_CLIENTS];
 	struct prefixd_tenant tenants[4];
 	struct world_tiers *tiers; /* NULL: there are none */
+	struct world_desks desks;
 	struct world_life life;
 	char *log;
 	size_t log_len, log_cap;

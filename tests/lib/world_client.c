@@ -297,6 +297,8 @@ static void check_granted(struct world_client *c, uint64_t lease, const void *bo
 	uint64_t at = 0;
 	uint32_t it = 0;
 
+	if (c->w->config.engine.staged) /* they are places, and not slots */
+		return;
 	if (world_in_flight(c->w) == 0 || proto_reserve_rep_decode(body, len, &m, &bad))
 		return;
 	while (prefixd_engine_next_lease(c->w->engine, &at, c->w->now_ns, &info))
@@ -321,7 +323,7 @@ bool world_client_late(struct world_client *c, const struct proto_header *h, con
 
 		if (l->seq != h->seq)
 			continue;
-		world_check(c->w, !l->came && h->op == PROTO_OP_RESERVE);
+		world_check(c->w, !l->came && h->op == l->op);
 		l->came = true;
 		l->status = h->status;
 		l->len = h->len;
@@ -329,9 +331,10 @@ bool world_client_late(struct world_client *c, const struct proto_header *h, con
 		world_check(c->w, l->body);
 		if (h->len)
 			memcpy(l->body, body, h->len);
-		world_note(c->w, "%4u < (late, of %llu) RESERVE %s\n", c->session,
-			   (unsigned long long)l->seq, proto_status_to_string(h->status));
-		if (h->status == PROTO_STATUS_OK)
+		world_note(c->w, "%4u < (late, of %llu) %s %s\n", c->session,
+			   (unsigned long long)l->seq, proto_op_to_string(h->op),
+			   proto_status_to_string(h->status));
+		if (h->op == PROTO_OP_RESERVE && h->status == PROTO_STATUS_OK)
 			check_granted(c, l->lease, body, h->len);
 		return true;
 	}
@@ -344,12 +347,35 @@ void world_client_late_drop(struct world_client *c)
 		free(c->late[--c->n_late].body);
 }
 
+/* Takes a reply that came: its status, and its body where it is OK. */
+static int late_take(struct world_client *c, struct world_late *l, void *body, size_t cap)
+{
+	struct proto_error err;
+	int status = l->status;
+	const char *bad;
+
+	world_check(c->w, l->len <= cap);
+	memcpy(body, l->body, l->len);
+	c->error_field[0] = c->error_text[0] = '\0';
+	if (status != PROTO_STATUS_OK) {
+		world_check(c->w, proto_error_decode(body, l->len, &err, &bad) == 0);
+		snprintf(c->error_field, sizeof(c->error_field), "%.*s", (int)err.field.n,
+			 (const char *)err.field.p);
+		snprintf(c->error_text, sizeof(c->error_text), "%.*s", (int)err.text.n,
+			 (const char *)err.text.p);
+		c->retry_after_us = err.retry_after_us;
+	}
+	free(l->body);
+	*l = c->late[--c->n_late];
+	return status;
+}
+
 int world_reserve_reply(struct world_client *c, uint64_t seq, struct proto_reserve_rep *ret)
 {
 	static uint8_t kept[1u << 20];
-	struct proto_error err;
 	struct world_late *l = NULL;
 	const char *bad;
+	uint32_t len;
 	int status;
 
 	for (uint32_t i = 0; i < c->n_late; i++)
@@ -358,17 +384,31 @@ int world_reserve_reply(struct world_client *c, uint64_t seq, struct proto_reser
 	world_check(c->w, l);
 	if (!l->came)
 		return -EINPROGRESS;
-	status = l->status;
-	world_check(c->w, l->len <= sizeof(kept));
-	memcpy(kept, l->body, l->len);
-	if (status == PROTO_STATUS_OK && proto_reserve_rep_decode(kept, l->len, ret, &bad))
+	len = l->len;
+	status = late_take(c, l, kept, sizeof(kept));
+	if (status == PROTO_STATUS_OK && proto_reserve_rep_decode(kept, len, ret, &bad))
 		world_fail(c->w, "the reply does not decode: %s", bad);
-	if (status != PROTO_STATUS_OK) {
-		world_check(c->w, proto_error_decode(kept, l->len, &err, &bad) == 0);
-		c->retry_after_us = err.retry_after_us;
-	}
-	free(l->body);
-	*l = c->late[--c->n_late];
+	return status;
+}
+
+int world_commit_reply(struct world_client *c, struct proto_commit_rep *ret)
+{
+	static uint8_t kept[1u << 20];
+	struct world_late *l = NULL;
+	const char *bad;
+	uint32_t len;
+	int status;
+
+	for (uint32_t i = 0; i < c->n_late && !l; i++)
+		if (c->late[i].op == PROTO_OP_COMMIT)
+			l = &c->late[i];
+	world_check(c->w, l);
+	if (!l->came)
+		return -EINPROGRESS;
+	len = l->len;
+	status = late_take(c, l, kept, sizeof(kept));
+	if (status == PROTO_STATUS_OK && proto_commit_rep_decode(kept, len, ret, &bad))
+		world_fail(c->w, "the reply does not decode: %s", bad);
 	return status;
 }
 
@@ -431,12 +471,14 @@ static int exchange(struct world_client *c, uint16_t op, const void *body, uint3
 		return -ECONNRESET;
 	/* Its pool is being made, or what is in it is being compared with its checksums. */
 	if (c->n_replies == 0 && op == PROTO_OP_OPEN &&
-	    c->w->n_wanted + wanted + (c->w->life.n > 1) > 0)
+	    c->w->n_wanted + wanted + (c->w->life.n > 1) + c->w->desks.n_wanted > 0)
 		return -EINPROGRESS;
-	if (c->n_replies == 0 && c->reserving) {
+	if (c->n_replies == 0 &&
+	    (c->reserving || (op == PROTO_OP_COMMIT && c->w->desks.n_takes > 0))) {
 		world_check(c->w, c->n_late < WORLD_LATE);
-		c->late[c->n_late++] = (struct world_late){ .seq = h.seq, .lease = c->reserving };
-		world_note(c->w, "%4u   RESERVE %llu waits\n", c->session,
+		c->late[c->n_late++] =
+			(struct world_late){ .op = op, .seq = h.seq, .lease = c->reserving };
+		world_note(c->w, "%4u   %s %llu waits\n", c->session, proto_op_to_string(op),
 			   (unsigned long long)h.seq);
 		return -EINPROGRESS;
 	}

@@ -23,6 +23,13 @@ void world_device(struct world *w, uint32_t group, uint32_t slot, uint64_t off, 
 /* A pool goes, with its block table. */
 void world_pool_drop(struct world *w, uint32_t group);
 
+/* ---- world_desk.c ---- */
+
+void world_desk_act(struct world *w, const struct prefixd_action *a);
+/* Answers that nobody holds back. */
+void world_desks_deliver(struct world *w);
+void world_desks_drop(struct world *w);
+
 /* ---- world_life.c ---- */
 
 void world_life_init(struct world *w);

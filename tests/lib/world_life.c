@@ -136,6 +136,7 @@ void world_life_died(struct world *w)
 		world_client_late_drop(c);
 	}
 	world_tiers_killed(w);
+	world_desks_drop(w);
 }
 
 void world_life_kill(struct world *w)

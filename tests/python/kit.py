@@ -45,7 +45,7 @@ def prompt(seed, n_tokens):
 def fill(lease, todo, seed):
     """Bytes that tell which block of which prompt they are."""
     for i, slot in enumerate(todo.slots):
-        lease.pool[slot][:] = (seed * 31 + todo.first + i) % 251
+        lease.room[slot][:] = (seed * 31 + todo.first + i) % 251
 
 
 def right(lease, slots, seed):

@@ -418,7 +418,7 @@ class Long(Live):
             self.assertEqual(lease.result.n_device, 0)
             while lease.slots.size < n:
                 todo = lease.reserve(n - lease.slots.size)
-                lease.pool.array[todo.slots, 0] = (todo.first + np.arange(todo.n)) % 251
+                lease.room[todo.slots, 0] = (todo.first + np.arange(todo.n)) % 251
                 lease.commit(todo.n, checksums=bytes(16 * todo.n))
             self.assertEqual(todo.n, n, "more than one frame of checksums")
         with ns.match(OWNER, tokens=ids) as lease:
@@ -457,7 +457,7 @@ class Long(Live):
             for _ in range(n):
                 for lease in (one, two):
                     todo = lease.reserve(1)
-                    lease.pool.array[todo.slots, 0] = todo.first % 251
+                    lease.room[todo.slots, 0] = todo.first % 251
             for lease in (one, two):
                 self.assertEqual(lease.commit().n_stored, n)
             self.assertGreater((np.diff(one.slots) != 1).sum(), 8191)

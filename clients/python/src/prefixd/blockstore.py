@@ -455,7 +455,7 @@ class BlockStore:
             try:
                 if n and time.monotonic() > stop:
                     raise Late("copying took all the time")
-                copy_in(lease.pool.array[slot], block)
+                copy_in(lease.room[slot], block)
             except Exception as error:
                 return n, error
             n += 1

@@ -19,6 +19,7 @@ import warnings
 from typing import Any, Dict, List, Optional
 
 import numpy as np
+import numpy.typing as npt
 
 from . import keys as keys_of
 from . import values as v
@@ -130,6 +131,11 @@ class NamespaceCore:
     @property
     def n_slots(self) -> int:
         return int(self._opened.info["n_slots"])
+
+    @property
+    def n_write(self) -> int:
+        """Blocks that may be reserved at a time, where workers do not write into the pool; else 0."""
+        return int(self._opened.info.get("n_write", 0))
 
     @property
     def digest(self) -> bytes:
@@ -441,6 +447,7 @@ class LeaseCore:
         self._life = self._session.life
         self._session.held(self._wire)
         self._pool = self._ns._opened.pool
+        self._room = self._ns._opened.room
         self._ended = False
         self._doubtful = False
         self._n_tokens = asked.n_tokens
@@ -472,6 +479,15 @@ class LeaseCore:
         if self._pool is None:
             raise PrefixdError(Status.WRONG_STATE, 'the namespace was opened with map="no"', "map")
         return self._pool
+
+    @property
+    def room(self) -> npt.NDArray[np.uint8]:
+        """Where reserved slots are written, a row each: the pool, or this client's own memory.
+
+        The second where the daemon lets nobody write into pools (its option pool-write=staged): there a row
+        is free for another block once commit() has returned.
+        """
+        return self.pool.array if self._room is None else self._room
 
     @property
     def n_reserved(self) -> int:
@@ -610,8 +626,9 @@ class LeaseCore:
         return v.ReserveResult(rep["n"], rep["first"], slots, self._ns._reuse(rep["reuse"]))
 
     def _slots_of(self, op: str, rep: Dict[str, Any], n: int) -> v.Slots:
+        most = (op == "RESERVE" and self._ns.n_write) or self._ns.n_slots
         try:
-            return keys_of.slots_of(rep["runs"], n, self._ns.n_slots)
+            return keys_of.slots_of(rep["runs"], n, most)
         except PrefixdError:
             raise self._session.bad_reply(op, "runs") from None
 

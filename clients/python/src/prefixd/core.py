@@ -24,10 +24,13 @@ import weakref
 from collections import deque
 from typing import Any, Callable, Deque, Dict, Generator, List, Mapping, Optional, Set, Tuple, TypeVar
 
+import numpy as np
+import numpy.typing as npt
+
 from . import wire
 from .errors import PrefixdError, Status
 from .link import MAX_FDS, Link
-from .pool import Pool
+from .pool import Pool, desk_of
 from .values import Change, ChangeKind, QuiescedResult, Removal, Tier, code
 from .values import NamespaceOptions as NamespaceOptions
 from .values import Owner as Owner
@@ -123,6 +126,7 @@ class Opened:
         self.life = 0
         self.info: Dict[str, Any] = {}
         self.pool: Optional[Pool] = None
+        self.room: Optional[npt.NDArray[np.uint8]] = None  # where blocks are written; None: in the pool
 
 
 class Session:
@@ -161,6 +165,7 @@ class Session:
         self._rx_max = wire.MAX_FRAME
         self._fds: Deque[int] = deque()
         self._pools: List[Pool] = []  # mapped in this life
+        self._desks: Dict[int, npt.NDArray[np.uint8]] = {}  # of this life, by group
         self._tags = 0
         self._held: Set[int] = set()  # leases that callers have
         # (life, lease) of callers' that QUIESCED would speak of: lost with a connection, revoked, doubtful.
@@ -193,6 +198,7 @@ class Session:
                 pass  # the end of this process gives them back
         self._drop(Lost("the client was closed"), mine)
         self._pools.clear()
+        self._desks.clear()
 
     def drop(self, why: Exception) -> None:
         self._drop(why, True)
@@ -306,12 +312,12 @@ class Session:
     def _dispatch(self, frame: Frame) -> None:
         if frame.op == _OPEN and not frame.status:
             rep = wire.reply_body("OPEN", frame.version).decode(frame.body)
-            n = rep["n_pool_fds"]
-            others = bool(rep.get("n_write")) + bool(rep.get("n_words"))
-            if n + others > len(self._fds):
+            n = rep["n_pool_fds"] + bool(rep.get("n_write"))
+            words = bool(rep.get("n_words"))
+            if n + words > len(self._fds):
                 raise PrefixdError(Status.PROTOCOL, "fewer descriptors than the reply names", "n_pool_fds")
             frame.fds = [self._fds.popleft() for _ in range(n)]
-            for _ in range(others):  # of memory that nothing here writes
+            if words:  # nothing here writes them
                 os.close(self._fds.popleft())
         slot = self._slots.get(frame.seq)
         if frame.op == _EVENT and (slot is None or slot.op != _WAIT or not slot.answered):
@@ -526,6 +532,7 @@ class Session:
         self.life += 1
         self._left = rep.get("n_orphans", len(self._unsettled))
         self._pools.clear()  # who still looks into them keeps them
+        self._desks.clear()
 
     def _connect(self, call: Call) -> Steps[None]:
         while True:
@@ -721,10 +728,11 @@ class Session:
             wrong = _bad_geometry(ns, rep)
             if wrong:
                 raise self.bad_reply("OPEN", wrong)
-            pool = self._mapped(ns, rep, frame.fds)
+            pool = self._mapped(ns, rep, frame.fds[: rep["n_pool_fds"]])
+            room = self._room_of(ns, rep, frame.fds)
         finally:
             frame.close()  # the mappings keep the memory
-        ns.pool = pool
+        ns.pool, ns.room = pool, room
         ns.info = rep
         ns.life = self.life
         self.namespaces.add(ns)
@@ -732,14 +740,15 @@ class Session:
     def _mapped(self, ns: Opened, rep: Dict[str, Any], fds: List[int]) -> Optional[Pool]:
         if ns.mapped == "no":
             return None
-        if ns.mapped == "rw" and rep["flags"] & 2:
+        staged = rep.get("n_write", 0) > 0
+        if ns.mapped == "rw" and rep["flags"] & 2 and not staged:
             raise PrefixdError(Status.FORBIDDEN, 'this process may map the pool read-only: map="ro"', "map")
         if len(fds) < 2:
             raise PrefixdError(Status.UNSUPPORTED, 'no pool came with the reply: map="no"', "map")
         if rep.get("device", 0) or len(fds) > 2:
             text = 'the pool lies in the memory of a GPU, which this client does not map: map="no"'
             raise PrefixdError(Status.UNSUPPORTED, text, "map")
-        writable, tag = ns.mapped == "rw", 0
+        writable, tag = ns.mapped == "rw" and not staged, 0
         for pool in self._mapped_before(rep, fds):
             if (pool.length, pool.n_slots) != (rep["pool_len"], rep["n_slots"]):
                 raise self.bad_reply("OPEN", "pool_len")
@@ -753,6 +762,17 @@ class Session:
         if pool not in self._pools:
             self._pools.append(pool)
         return pool
+
+    def _room_of(
+        self, ns: Opened, rep: Dict[str, Any], fds: List[int]
+    ) -> Optional[npt.NDArray[np.uint8]]:
+        """Where this session writes blocks of that group, if that is not the pool."""
+        if ns.mapped != "rw" or not rep.get("n_write", 0):
+            return None
+        room = self._desks.get(rep["group"])
+        if room is None:
+            room = self._desks[rep["group"]] = desk_of(rep, fds[rep["n_pool_fds"]])
+        return room
 
     def _mapped_before(self, rep: Dict[str, Any], fds: List[int]) -> List[Pool]:
         """Mappings of that memory: of this life, and of earlier ones if it was kept."""
@@ -780,6 +800,9 @@ def _bad_geometry(ns: Opened, rep: Dict[str, Any]) -> str:
         return "slot_stride"
     if not rep["n_slots"] or rep["n_slots"] * rep["slot_stride"] > rep["pool_len"] or rep["pool_len"] >> 62:
         return "pool_len"
+    n_write = rep.get("n_write", 0)
+    if n_write and (n_write * rep["slot_stride"] > rep["write_len"] or rep["write_len"] >> 62):
+        return "write_len"
     if not rep["key_len"] or not rep["block_tokens"]:
         return "key_len"
     # The same fields were sent: the caller's keys and blocks cannot have changed size.

@@ -37,12 +37,24 @@ def _map(fd: int, length: int, writable: bool) -> mmap.mmap:
     return mmap.mmap(fd, length, flags=mmap.MAP_SHARED, prot=prot)
 
 
+def desk_of(reply: Dict[str, Any], fd: int) -> npt.NDArray[np.uint8]:
+    """Memory to write in, where the daemon copies from at COMMIT: n_write x block_bytes."""
+    length, stride = reply["write_len"], reply["slot_stride"]
+    try:
+        memory = _map(fd, length, True)
+    except (OSError, ValueError, OverflowError) as error:
+        text = f"mapping {length} bytes to write in: {error}"
+        raise PrefixdError(Status.NO_MEMORY, text, "write_len") from None
+    return np.ndarray((reply["n_write"], reply["block_bytes"]), np.uint8, memory, 0, (stride, 1))
+
+
 class Pool:
     """One mapped pool; the same object over all lives of the daemon that keep its memory.
 
     `array`: n_slots x block_bytes, uint8.  `pool[slot]`: one row of it.  Both are views: what is written
     there is what others read after commit().  Slots that no reservation of yours names are not yours to
-    write.  The same pool may serve namespaces of one block size only.
+    write; those are rows of the lease's `room`, which is another array where pools are read-only for
+    workers.  The same pool may serve namespaces of one block size only.
     """
 
     def __init__(self, reply: Dict[str, Any], fds: Sequence[int], tag: int, writable: bool) -> None:

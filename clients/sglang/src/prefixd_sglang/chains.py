@@ -139,10 +139,10 @@ class ChainStore(BlockStore):
             while at < end:
                 got = _reserved(lease, min(end - at, _COMMIT), until)
                 at = first + got.first
-                pool = lease.pool
+                room = lease.room
                 for i, slot in enumerate(got.slots.tolist()):
                     left(until)
-                    copy(at + i, pool.array[slot])
+                    copy(at + i, room[slot])
                 lease.commit(got.n, deadline=left(until))
                 stored[at : at + got.n] = [True] * got.n
                 at += got.n

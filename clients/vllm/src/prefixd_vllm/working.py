@@ -268,7 +268,7 @@ class WorkerSide:
                 if path.cancelled:
                     return
                 self._pages.save(
-                    pool.array, [int(slot) for slot in todo.slots], blocks[todo.first : todo.first + n]
+                    lease.room, [int(slot) for slot in todo.slots], blocks[todo.first : todo.first + n]
                 )
             done = lease.commit(n, deadline=_left(until))
             at = todo.first + n
