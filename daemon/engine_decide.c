@@ -224,8 +224,8 @@ static void match_first(struct prefixd_engine *e, struct prefixd_request *rq,
 	/* No lease came of it, nor will one for the others. */
 	d = st->decision;
 	prefixd_decision_over(e, st, PREFIXD_END_RELEASED);
-	if (st->n_calls == 0)
-		forget(e, d); /* it was not even tried */
+	if (st->n_calls == 0 || st->calls[0].status == PROTO_STATUS_NO_MEMORY)
+		forget(e, d); /* nothing was decided: they may ask again */
 	prefixd_stripe_free(e, st);
 	prefixd_lease_cancel(e, l);
 }
