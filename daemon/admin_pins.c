@@ -23,7 +23,7 @@ struct pins {
 
 static uint64_t size_of(const struct prefixd_lease_info *l)
 {
-	return (l->n_blocks + l->n_reserved + l->n_own) * l->slot_bytes;
+	return (l->n_blocks + l->n_reserved + l->n_own) * l->slot_bytes * l->n_ranks;
 }
 
 static int by_id(const struct prefixd_lease_info *x, const struct prefixd_lease_info *y)
@@ -127,6 +127,26 @@ static void put_owner(struct prefixd_server *s, struct prefixd_admin_reply *r, j
 	prefixd_admin_put_real(r, j, "age_s", (double)l->age_ns / 1e9);
 }
 
+/* Of a lease that ranks share: who has come, and how far each has committed. */
+static void put_ranks(struct prefixd_admin_reply *r, json_t *j, const struct prefixd_lease_info *l)
+{
+	json_t *list = prefixd_admin_array(r, j, "ranks");
+
+	for (uint32_t i = 0; i < l->n_ranks; i++) {
+		const struct prefixd_rank_info rank = prefixd_engine_rank(l, i);
+		json_t *one = json_object();
+
+		prefixd_admin_put_u64(r, one, "rank", rank.rank);
+		prefixd_admin_put_text(r, one, "state",
+				       rank.over   ? "over"
+				       : rank.came ? "here"
+						   : "not come");
+		prefixd_admin_put_u64(r, one, "pid", rank.pid);
+		prefixd_admin_put_u64(r, one, "committed", rank.n_committed);
+		prefixd_admin_append(r, list, one);
+	}
+}
+
 static void put_pin(struct prefixd_server *s, struct prefixd_admin_reply *r, json_t *list,
 		    const struct prefixd_lease_info *l)
 {
@@ -149,6 +169,8 @@ static void put_pin(struct prefixd_server *s, struct prefixd_admin_reply *r, jso
 	prefixd_admin_put_u64(r, j, "reserved", l->n_reserved);
 	prefixd_admin_put_u64(r, j, "own", l->n_own);
 	prefixd_admin_put_u64(r, j, "bytes", size_of(l));
+	if (l->stripe)
+		put_ranks(r, j, l);
 	slots = prefixd_admin_array(r, j, "slots");
 	put_slots(r, slots, l->own, l->n_own, &runs);
 	put_slots(r, slots, l->reserved, l->n_reserved, &runs);
@@ -177,7 +199,7 @@ static void put_totals(struct prefixd_server *s, struct prefixd_admin_reply *r, 
 		uint64_t n = prefixd_engine_pinned(s->engine, group.id);
 
 		blocks += n;
-		bytes += n * group.slot_bytes;
+		bytes += n * group.slot_bytes * group.n_ranks;
 		kept += prefixd_engine_kept(s->engine, group.id);
 	}
 	prefixd_admin_put_u64(r, r->root, "total", p->n);

@@ -8,6 +8,8 @@
 
 #include "daemon/engine.h"
 
+struct prefixd_stripe;
+
 struct prefixd_namespace_info {
 	uint32_t id;
 	uint32_t group;
@@ -24,6 +26,7 @@ struct prefixd_namespace_info {
 struct prefixd_group_info {
 	uint32_t id;
 	uint32_t n_slots;
+	uint32_t n_ranks; /* a block has a slot of slot_bytes in the pool of each */
 	uint64_t slot_bytes;
 	uint64_t slot_stride;
 	const struct prefixd_cold *cold; /* until the next step */
@@ -48,6 +51,14 @@ const char *prefixd_stand_to_string(enum prefixd_stand stand);
 
 #define PREFIXD_LEASE_HEAD 16u
 
+/* A rank that shares a lease with others. */
+struct prefixd_rank_info {
+	uint32_t rank;
+	bool came, over;      /* over: released, or its process may write no more */
+	uint32_t pid;         /* 0: it has not come, or is over */
+	uint32_t n_committed; /* blocks, since the lease began */
+};
+
 struct prefixd_lease_info {
 	uint64_t id;
 	uint32_t session; /* RADIX_NONE: quarantined */
@@ -62,7 +73,9 @@ struct prefixd_lease_info {
 	uint64_t n_blocks;   /* pinned path, blocks */
 	uint64_t n_reserved; /* slots reserved and not committed */
 	uint64_t n_own;      /* slots of duplicates; of a lease that has ended, all it had */
-	const uint32_t *own, *reserved; /* [n_own], [n_reserved] */
+	const uint32_t *own, *reserved;      /* [n_own], [n_reserved] */
+	uint32_t n_ranks;                    /* that share it; 1: nobody shares it */
+	const struct prefixd_stripe *stripe; /* for prefixd_engine_rank() */
 	/* LIVE and ORPHAN */
 	uint32_t tenant, ns;
 	const char *model;
@@ -94,6 +107,8 @@ bool prefixd_engine_next_session(const struct prefixd_engine *e, uint32_t *it, u
 				 struct prefixd_session_info *ret);
 bool prefixd_engine_next_lease(const struct prefixd_engine *e, uint64_t *it, uint64_t now_ns,
 			       struct prefixd_lease_info *ret);
+/* Rank `i` of a lease that ranks share. */
+struct prefixd_rank_info prefixd_engine_rank(const struct prefixd_lease_info *lease, uint32_t i);
 /* The same over leases that have ended and whose slots are not free yet. */
 bool prefixd_engine_next_ended(const struct prefixd_engine *e, uint64_t *it, uint64_t now_ns,
 			       struct prefixd_lease_info *ret);

@@ -23,6 +23,7 @@ bool prefixd_engine_next_group(const struct prefixd_engine *e, uint32_t *it,
 			continue;
 		*ret = (struct prefixd_group_info){
 			.id = g->id,
+			.n_ranks = g->n_ranks,
 			.n_slots = g->n_slots,
 			.slot_bytes = g->slot_bytes,
 			.slot_stride = g->slot_stride,
@@ -157,6 +158,8 @@ static void tell_lease(const struct prefixd_engine *e, const struct prefixd_leas
 		.n_reserved = l->n_reserved,
 		.own = l->slots,
 		.reserved = l->slots ? l->slots + l->res_head : NULL,
+		.n_ranks = l->stripe ? l->stripe->n_ranks : 1,
+		.stripe = l->stripe,
 		.ns = RADIX_NONE,
 		.model = "",
 	};
@@ -165,6 +168,20 @@ static void tell_lease(const struct prefixd_engine *e, const struct prefixd_leas
 		return;
 	ret->n_blocks = l->n_path;
 	tell_path(e, l, ret);
+}
+
+struct prefixd_rank_info prefixd_engine_rank(const struct prefixd_lease_info *lease, uint32_t i)
+{
+	const struct prefixd_seat *seat = &lease->stripe->seats[i];
+
+	radix_assert(i < lease->n_ranks);
+	return (struct prefixd_rank_info){
+		.rank = i,
+		.came = seat->came,
+		.over = seat->came && !seat->lease,
+		.pid = seat->lease ? seat->lease->pid : 0,
+		.n_committed = seat->n_committed,
+	};
 }
 
 bool prefixd_engine_next_lease(const struct prefixd_engine *e, uint64_t *it, uint64_t now_ns,

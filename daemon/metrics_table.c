@@ -405,6 +405,8 @@ const struct prefixd_family prefixd_metric_families[] = {
 	       { "revoked", NULL, AT(counters.leases_revoked) }),
 	  .help = "Leases ended: by RELEASE, by the end of their process, by QUIESCED of an "
 		  "orphan, taken back." },
+	{ "prefixd_stripes_broken_total", PREFIXD_COUNTER, ONE(counters.stripes_broken),
+	  .help = "Leases that ranks share and one of them broke: it ended before its RELEASE." },
 	{ "prefixd_pins", PREFIXD_GAUGE, ONE(pins),
 	  .help = "Blocks that leases keep from leaving, counted once per lease." },
 	{ "prefixd_pin_age_max_seconds", PREFIXD_GAUGE, PREFIXD_SECONDS, ONE(lease_age_max_ns),

@@ -26,6 +26,24 @@ static const char *path_of(const json_t *p)
 	return begins[0] ? ctl_format("%s %.8s", path, begins) : path;
 }
 
+/* "live 3/4": three of four ranks hold it. */
+static const char *state_of(const json_t *p)
+{
+	const json_t *ranks = json_object_get(p, "ranks"), *rank;
+	const char *state = ctl_str(p, "state");
+	size_t i, n = 0;
+
+	if (strcmp(ctl_str(p, "life"), "earlier") == 0)
+		state = "earlier";
+	else if (strcmp(state, "quarantined") == 0)
+		state = "quarant.";
+	if (!ranks)
+		return state;
+	json_array_foreach((json_t *)(uintptr_t)ranks, i, rank)
+		n += strcmp(ctl_str(rank, "state"), "here") == 0;
+	return ctl_format("%s %zu/%zu", state, n, i);
+}
+
 static void pins_table(const json_t *pins)
 {
 	static const char *const titles[] = { "PID",    "UID",  "<NAME", "<TENANT", "AGE",
@@ -37,7 +55,6 @@ static void pins_table(const json_t *pins)
 	ctl_table_init(&t, titles, sizeof(titles) / sizeof(titles[0]));
 	json_array_foreach((json_t *)(uintptr_t)pins, i, p)
 	{
-		const char *state = ctl_str(p, "state");
 		const char *cells[] = {
 			ctl_format("%llu", (unsigned long long)ctl_u64(p, "pid")),
 			ctl_format("%llu", (unsigned long long)ctl_u64(p, "uid")),
@@ -47,9 +64,7 @@ static void pins_table(const json_t *pins)
 			ctl_brief(ctl_u64(p, "blocks")),
 			ctl_bytes(ctl_u64(p, "bytes")),
 			ctl_brief(ctl_u64(p, "reserved") + ctl_u64(p, "own")),
-			strcmp(ctl_str(p, "life"), "earlier") == 0 ? "earlier"
-			: strcmp(state, "quarantined") == 0        ? "quarant."
-								   : state,
+			state_of(p),
 			path_of(p),
 		};
 

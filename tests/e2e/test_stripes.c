@@ -377,6 +377,17 @@ START_TEST(one_of_four_is_killed)
 		ck_assert_int_eq(read(said[0], &byte, 1), 1);
 	wait_for_slots("ready", 4); /* what all have committed */
 	ck_assert_uint_eq(slots_in("reserved"), 4);
+	{ /* operators see one lease, and how far each rank is */
+		char *json = e2e_admin(&d, "{\"op\":\"pins\"}"), *at = json;
+		uint32_t n = 0;
+
+		while ((at = strstr(at, "\"committed\":4")) != NULL) {
+			n++;
+			at++;
+		}
+		ck_assert_msg(n == 4 && strstr(json, "\"total\":1"), "%s", json);
+		pfx_free_string(json);
+	}
 	ck_assert_int_eq(kill(pids[2], SIGKILL), 0);
 	ck_assert_int_eq(waitpid(pids[2], NULL, 0), pids[2]);
 	e2e_sleep_ms(200);

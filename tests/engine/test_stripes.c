@@ -268,6 +268,17 @@ START_TEST(stored_when_all_have_written)
 	}
 	rep = ranks_commit(2, lease, 4);
 	ck_assert_uint_eq(rep.n_stored, 0);
+	{
+		struct prefixd_lease_info info;
+		uint64_t it = 0;
+
+		ck_assert(prefixd_engine_next_lease(w->engine, &it, w->now_ns, &info));
+		ck_assert_uint_eq(info.n_ranks, 3);
+		ck_assert_uint_eq(prefixd_engine_rank(&info, 2).n_committed, 4);
+		ck_assert_uint_eq(prefixd_engine_rank(&info, 2).pid, 102);
+		ck_assert_uint_eq(prefixd_engine_rank(&info, 0).n_committed, 0);
+		ck_assert(!prefixd_engine_next_lease(w->engine, &it, w->now_ns, &info));
+	}
 	ck_assert_uint_eq(proto_run_at(rep.runs, 0).len, 4); /* its own */
 	ck_assert_uint_eq(ranks_commit(0, lease, 1).n_stored, 0);
 	ck_assert_uint_eq(ranks_find(1000, 4), 0);
