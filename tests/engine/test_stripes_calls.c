@@ -1,6 +1,6 @@
 /*
- * test_stripes_calls.c - calls of ranks whose answer comes later: RESERVEs that wait, EVENTs of WAIT
- * and of loads; and what becomes of them when a rank goes on, ends, or all are taken back.
+ * test_stripes_calls.c - calls of ranks whose answer comes later: RESERVEs that wait, EVENTs of
+ * WAIT and of loads; and what becomes of them when a rank goes on, ends, or all are taken back.
  */
 #include "tests/engine/ranks.h"
 
