@@ -186,12 +186,32 @@ static int rank_new(struct prefixd_rank *rank, uint32_t nth, const struct prefix
 	return plan->lock ? rank_lock(rank) : 0;
 }
 
+/*
+ * Workers are told one length: what all have.  They differ where huge pages ran out between two
+ * ranks; what is behind the last slot nobody uses.
+ */
+static int info_of_all(struct prefixd_pool *pool)
+{
+	pool->info = pool->ranks[0].info;
+	for (uint32_t i = 1; i < pool->n_ranks; i++) {
+		const struct gpu_pool_info *info = &pool->ranks[i].info;
+
+		if (info->slot_stride != pool->info.slot_stride ||
+		    info->n_slabs != pool->info.n_slabs ||
+		    (info->n_slabs > 1 && info->slab_bytes != pool->info.slab_bytes))
+			return -EINVAL;
+		pool->info.len = radix_min_u64(pool->info.len, info->len);
+		pool->info.slab_bytes = radix_min_u64(pool->info.slab_bytes, info->slab_bytes);
+	}
+	return 0;
+}
+
 static int slots_new(const struct gpu_devices *devices, struct prefixd_pool *pool,
 		     const struct prefixd_pool_plan *plan)
 {
-	for (uint32_t i = 0; i < pool->n_ranks; i++) {
-		int r;
+	int r;
 
+	for (uint32_t i = 0; i < pool->n_ranks; i++) {
 		pool->ranks[i].gpu = devices->v[i % devices->n];
 		r = rank_new(&pool->ranks[i], i, plan);
 		if (r < 0)
@@ -199,7 +219,9 @@ static int slots_new(const struct gpu_devices *devices, struct prefixd_pool *poo
 		if (plan->step)
 			plan->step(plan->ctx);
 	}
-	pool->info = pool->ranks[0].info;
+	r = info_of_all(pool);
+	if (r < 0)
+		return r;
 	pool->locked = plan->lock && prefixd_pool_slot(pool, 0, 0);
 	pool->block_bytes = pool->n_ranks * pool->info.slot_bytes;
 	pool->block_stride = pool->n_ranks * pool->info.slot_stride;

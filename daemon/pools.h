@@ -57,7 +57,7 @@ struct prefixd_pool {
 	uint32_t group;
 	uint32_t n_ranks;
 	struct prefixd_rank ranks[PREFIXD_RANKS_MAX];
-	struct gpu_pool_info info;   /* rank 0's; the slots of all are equally many and long */
+	struct gpu_pool_info info;   /* what holds of all: rank 0's, and of lengths the least */
 	uint64_t block_bytes;        /* of all pieces of a block */
 	uint64_t block_stride;       /* between buffers */
 	struct gpu_shm generations;  /* uint64_t[n_slots], read-only for workers */

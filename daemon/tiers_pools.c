@@ -80,16 +80,18 @@ void prefixd_act_pool_destroy(struct prefixd_server *s, const struct prefixd_act
 
 static void pool_log(const struct prefixd_pool *pool, bool adopted, uint64_t ns)
 {
-	char block[32], total[32], host[32], tier[96] = "";
+	char block[32], total[32], host[32], tier[96] = "", ranks[48] = "";
 
 	if (pool->n_host > 0)
 		snprintf(tier, sizeof(tier), "; host tier: %u blocks, %s in all%s", pool->n_host,
 			 prefixd_bytes_print(pool->host.len, host, sizeof(host)),
 			 pool->host.huge ? ", huge pages" : "");
-	prefixd_info("pool %u: %u blocks of %s, %s in all, %s pages%s%s%s; %s in %.3f s",
+	if (pool->n_ranks > 1)
+		snprintf(ranks, sizeof(ranks), " in the pools of %u ranks", pool->n_ranks);
+	prefixd_info("pool %u: %u blocks of %s%s, %s in all, %s pages%s%s%s; %s in %.3f s",
 		     pool->group, pool->info.n_slots,
-		     prefixd_bytes_print(pool->info.slot_bytes, block, sizeof(block)),
-		     prefixd_bytes_print(pool->info.len, total, sizeof(total)),
+		     prefixd_bytes_print(pool->block_bytes, block, sizeof(block)), ranks,
+		     prefixd_bytes_print(prefixd_pool_bytes(pool), total, sizeof(total)),
 		     pool->info.huge ? "huge" : "4 KiB", pool->info.sealed ? ", sealed" : "",
 		     pool->locked || pool->host.locked ? ", locked" : "", tier,
 		     adopted ? "taken back" : "made", (double)ns / 1e9);

@@ -15,6 +15,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#define BLOCK_BYTES_MAX (UINT64_C(256) << 20) /* of all ranks; a value has to hold it */
+
 /* ---- settings -------------------------------------------------------------------------------- */
 
 /* The first line of a file that nobody else may read.  Return: 0; negative errno, `why`. */
@@ -68,6 +70,7 @@ int prefixd_redis_begin(struct prefixd_redis **ret_r, const struct prefixd_optio
 	config.ttl_ns = o->redis_ttl;
 	config.deadline_ns = o->redis_timeout;
 	config.in_flight_bytes = o->redis_in_flight;
+	config.max_block_bytes = BLOCK_BYTES_MAX;
 	r = prefixd_random(&config.seed, sizeof(config.seed));
 	if (r < 0)
 		snprintf(why, why_len, "no random bytes: %s", strerror(-r));
@@ -202,6 +205,10 @@ void prefixd_act_carry(struct prefixd_server *s, const struct prefixd_action *a)
 	}
 	pool = prefixd_pool_of(s, a->group);
 	block = slot_view(pool, out ? c->from : c->to, out ? c->src : c->dst);
+	if (pool->block_bytes > BLOCK_BYTES_MAX) { /* it would be stored, and never be read */
+		prefixd_later_moved(s, c->id, PREFIXD_MOVE_FAILED);
+		return;
+	}
 	m = prefixd_redis_message_new(a, block, pool->block_bytes);
 	if (m)
 		m->n_pieces = pool->n_ranks;

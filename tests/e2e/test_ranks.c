@@ -248,6 +248,8 @@ static struct refuser {
 	struct gpu *real;
 	_Atomic int error;    /* of the next submits */
 	_Atomic int n_submit; /* so many of them */
+	struct gpu_pool *pool;
+	uint64_t less; /* so much shorter than it is, its pool is said to be */
 } refusers[MAX_RANKS];
 
 static struct gpu_ops refuser_ops;
@@ -286,7 +288,21 @@ static int refuser_pool_new(struct gpu *g, uint32_t n, uint64_t bytes, struct gp
 {
 	struct refuser *r = refuser_of(g);
 
-	return r->real->ops->pool_new(r->real, n, bytes, ret);
+	int e = r->real->ops->pool_new(r->real, n, bytes, ret);
+
+	r->pool = e == 0 ? *ret : NULL;
+	return e;
+}
+
+static void refuser_pool_info(const struct gpu_pool *p, struct gpu_pool_info *ret)
+{
+	for (uint32_t i = 0; i < MAX_RANKS; i++) {
+		if (refusers[i].pool != p)
+			continue;
+		refusers[i].real->ops->pool_info(p, ret);
+		ret->len -= refusers[i].less;
+		ret->slab_bytes -= refusers[i].less;
+	}
 }
 
 static void refuser_close(struct gpu *g)
@@ -314,6 +330,7 @@ static void start_refusing(void)
 		refuser_ops.reap = refuser_reap;
 		refuser_ops.event_fd = refuser_event_fd;
 		refuser_ops.pool_new = refuser_pool_new;
+		refuser_ops.pool_info = refuser_pool_info;
 		refuser_ops.pool_free = refuser_pool_free;
 		refuser_ops.close = refuser_close;
 		r->gpu.ops = &refuser_ops;
@@ -353,6 +370,21 @@ START_TEST(F48_one_device_refuses)
 		ranks_move(PREFIXD_PLACE_HOST, rank, PREFIXD_PLACE_DEVICE, 8);
 		ranks_slot_expect(8, rank);
 	}
+	ranks_stop();
+}
+END_TEST
+
+/* Rank 2's memory ends before the others': workers are told what all have. */
+START_TEST(the_least_length_counts)
+{
+	const uint64_t stride = (BYTES + 63) / 64 * 64;
+
+	refusers[2].less = 512;
+	start_refusing();
+	ck_assert_uint_eq(pool->info.len, pool->ranks[2].info.len);
+	ck_assert_uint_eq(pool->info.slab_bytes, pool->ranks[2].info.len);
+	ck_assert_uint_eq(pool->ranks[0].info.len, pool->info.len + 512);
+	ck_assert_uint_ge(pool->info.len, SLOTS * stride);
 	ranks_stop();
 }
 END_TEST
@@ -403,6 +435,7 @@ int main(int argc, char **argv)
 		tcase_add_loop_test(tc, one_piece_that_fails_fails_the_block, 0, 12);
 	if (strcmp(ranks_device, "host") == 0) {
 		tcase_add_loop_test(tc, F48_one_device_refuses, 0, radix_array_size(errors));
+		tcase_add_test(tc, the_least_length_counts);
 		tcase_add_loop_test(tc, stopped_with_a_block_handed_over_in_part, 0, 2);
 	}
 	suite_add_tcase(s, tc);
