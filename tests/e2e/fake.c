@@ -263,6 +263,8 @@ bool fake_answer_open(struct fake *f)
 		.slot_stride = f->block_bytes,
 		.pool_len = (uint64_t)f->n_slots * f->block_bytes,
 		.n_pool_fds = 2,
+		.slab_len = (uint64_t)f->n_slots * f->block_bytes,
+		.n_ranks = 1,
 		.flags = f->opened_flags,
 		.pool = f->pool_id,
 	};
