@@ -80,7 +80,8 @@ START_TEST(open_fields)
 	WRONG_OPEN("seed_probe", o.seed_probe = world_text("s"));
 	WRONG_OPEN("seed_probe", DIGEST; o.seed_probe.n = 0);
 	WRONG_OPEN("cold_codec", o.cold_codec = world_text("zip"));
-	WRONG_OPEN("exact_layers", o.exact_layers = world_text("0"));
+	WRONG_OPEN("exact_layers", o.cold_codec = world_text("none");
+		   o.exact_layers = world_text("0"));
 	world_deinit(&w);
 }
 END_TEST
