@@ -126,6 +126,8 @@ static void parse_one(const char *name, char *value)
 		config.poison = flag(name, value);
 	else if (strcmp(name, "strict") == 0)
 		config.strict = flag(name, value);
+	else if (strcmp(name, "opaque") == 0)
+		config.opaque = flag(name, value);
 	else if (strcmp(name, "abort") == 0)
 		config.abort = flag(name, value);
 	else if (strcmp(name, "memory") == 0)

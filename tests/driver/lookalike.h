@@ -51,6 +51,7 @@ struct lookalike_config {
 	bool stub;
 	bool poison;
 	bool strict;
+	bool opaque;
 	bool abort;
 	uint64_t memory;
 	uint64_t granularity;

@@ -6,10 +6,12 @@
  */
 #include "tests/driver/lookalike.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -235,6 +237,61 @@ gpu_cu_result lookalike_mem_release(gpu_cu_memory memory)
 	return unlock(GPU_CU_SUCCESS);
 }
 
+/*
+ * A descriptor that is no file: a socket with one message for it, which carries the memory and is
+ * looked at and never taken out.  Closing it on exec is up to who asked.  Return: it, or -1.
+ */
+static int opaque_new(int fd)
+{
+	char control[CMSG_SPACE(sizeof(int))] = { 0 };
+	struct iovec one = { .iov_base = (char[]){ 'm' }, .iov_len = 1 };
+	struct msghdr m = { .msg_iov = &one,
+			    .msg_iovlen = 1,
+			    .msg_control = control,
+			    .msg_controllen = sizeof(control) };
+	struct cmsghdr *c = CMSG_FIRSTHDR(&m);
+	int pair[2];
+	bool sent;
+
+	/* Of datagrams: one whose other end is closed does not hang up. */
+	if (socketpair(AF_UNIX, SOCK_DGRAM, 0, pair) < 0)
+		return -1;
+	c->cmsg_level = SOL_SOCKET;
+	c->cmsg_type = SCM_RIGHTS;
+	c->cmsg_len = CMSG_LEN(sizeof(int));
+	memcpy(CMSG_DATA(c), &fd, sizeof(fd));
+	sent = sendmsg(pair[0], &m, MSG_NOSIGNAL) == 1;
+	(void)close(pair[0]);
+	if (sent)
+		return pair[1];
+	(void)close(pair[1]);
+	return -1;
+}
+
+/* What an exported descriptor stands for: another one of the memory's file, or -1. */
+static int file_of(int fd)
+{
+	char byte, control[CMSG_SPACE(sizeof(int))];
+	struct iovec one = { .iov_base = &byte, .iov_len = 1 };
+	struct msghdr m = { .msg_iov = &one,
+			    .msg_iovlen = 1,
+			    .msg_control = control,
+			    .msg_controllen = sizeof(control) };
+	struct cmsghdr *c;
+	struct stat st;
+	int mine;
+
+	if (fstat(fd, &st) < 0 || !S_ISSOCK(st.st_mode))
+		return fcntl(fd, F_DUPFD_CLOEXEC, 3);
+	if (recvmsg(fd, &m, MSG_PEEK | MSG_DONTWAIT | MSG_CMSG_CLOEXEC) != 1)
+		return -1;
+	c = CMSG_FIRSTHDR(&m);
+	if (!c || c->cmsg_type != SCM_RIGHTS || c->cmsg_len != CMSG_LEN(sizeof(int)))
+		return -1;
+	memcpy(&mine, CMSG_DATA(c), sizeof(mine));
+	return mine;
+}
+
 gpu_cu_result lookalike_mem_export(void *ret_handle, gpu_cu_memory memory, int type, uint64_t flags)
 {
 	const struct handle *h;
@@ -246,7 +303,8 @@ gpu_cu_result lookalike_mem_export(void *ret_handle, gpu_cu_memory memory, int t
 	lock();
 	h = handle_find(memory);
 	if (h && h->memory->exportable)
-		fd = fcntl(h->memory->fd, F_DUPFD, 3); /* closed on exec by who asked, or not */
+		fd = lookalike_config()->opaque ? opaque_new(h->memory->fd)
+						: fcntl(h->memory->fd, F_DUPFD, 3);
 	(void)unlock(0);
 	if (!h || !h->memory->exportable)
 		BROKEN(GPU_CU_INVALID_VALUE,
@@ -291,11 +349,14 @@ gpu_cu_result lookalike_mem_import(gpu_cu_memory *ret_memory, void *handle, int 
 	ENTER(mem_import);
 	if (!ret_memory || type != GPU_CU_MEM_HANDLE_POSIX_FD)
 		BROKEN(GPU_CU_INVALID_VALUE, "cuMemImportFromShareableHandle: arguments");
-	if (!is_memory(fd, &device, &len))
-		return GPU_CU_INVALID_VALUE;
-	mine = fcntl(fd, F_DUPFD_CLOEXEC, 3);
-	if (mine < 0)
+	mine = file_of(fd);
+	if (mine < 0 && errno == EMFILE)
 		return GPU_CU_OUT_OF_MEMORY;
+	if (mine < 0 || !is_memory(mine, &device, &len)) {
+		if (mine >= 0)
+			(void)close(mine);
+		return GPU_CU_INVALID_VALUE;
+	}
 	lock();
 	m = memory_new(mine, len, device, true);
 	if (!m) {

@@ -7,6 +7,7 @@
 
 #include <fcntl.h>
 #include <pthread.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
 
@@ -198,18 +199,27 @@ START_TEST(another_process_imports_the_descriptor)
 }
 END_TEST
 
+/* Opaque ones too, whoever closed the end that it was sent from; and they are no files. */
 START_TEST(a_descriptor_keeps_the_memory)
 {
 	gpu_cu_memory m;
+	struct stat st;
 	int fd = -1;
+	void *p;
 
-	start("");
+	start(_i ? "opaque=1" : "");
 	ok(d.set_bytes(device, 0x77, LEN, stream));
 	ok(d.stream_sync(stream));
 	ok(d.mem_export(&fd, memory, GPU_CU_MEM_HANDLE_POSIX_FD, 0));
 	ok(d.mem_unmap(device, LEN));
 	ok(d.mem_release(memory));
 	ck_assert_uint_eq(census().n_memories, 0);
+	ck_assert_int_eq(fstat(fd, &st), 0);
+	ck_assert_int_eq(st.st_size, _i ? 0 : LEN);
+	p = mmap(NULL, LEN, PROT_READ, MAP_SHARED, fd, 0);
+	ck_assert_int_eq(p == MAP_FAILED, _i);
+	if (p != MAP_FAILED)
+		ck_assert_int_eq(munmap(p, LEN), 0);
 	m = import(fd);
 	ck_assert_int_eq(close(fd), 0);
 	memory = m;
@@ -513,7 +523,7 @@ static Suite *suite(void)
 	tcase_add_loop_test(t, the_cpu_reaches_device_memory_unless_strict, 0, 2);
 	tcase_add_test(t, what_is_no_memory_is_not_imported);
 	tcase_add_test(t, another_process_imports_the_descriptor);
-	tcase_add_test(t, a_descriptor_keeps_the_memory);
+	tcase_add_loop_test(t, a_descriptor_keeps_the_memory, 0, 2);
 	tcase_add_test(t, a_queue_keeps_its_order);
 	tcase_add_test(t, a_word_comes_after_the_bytes_before_it);
 	tcase_add_test(t, copies_take_their_time);

@@ -67,6 +67,13 @@ const char *e2e_device(void)
 	return name && *name ? name : "host";
 }
 
+unsigned e2e_ranks(void)
+{
+	const char *n = getenv("E2E_RANKS");
+
+	return n && *n ? (unsigned)strtoul(n, NULL, 10) : 1;
+}
+
 unsigned long e2e_grace_ms(void)
 {
 	return strncmp(e2e_device(), "cuda", 4) == 0 ? 1000 : 0;

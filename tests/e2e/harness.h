@@ -54,6 +54,9 @@ const char *e2e_device(void);
 /* How long after a process' end it may still write. */
 unsigned long e2e_grace_ms(void);
 
+/* Ranks that a worker has, which share blocks: E2E_RANKS, or 1. */
+unsigned e2e_ranks(void);
+
 /* Milliseconds of a monotonic clock; and a nap. */
 unsigned long e2e_now_ms(void);
 void e2e_sleep_ms(unsigned ms);

@@ -27,6 +27,7 @@ static void give_memory(void *ctx, void *p, size_t n)
 
 static const struct radix_alloc heap = { .take = take_memory, .give = give_memory };
 
+/* NULL: a GPU's memory, which nobody maps. */
 static void *map(int fd, size_t *ret_len)
 {
 	struct stat st;
@@ -34,6 +35,11 @@ static void *map(int fd, size_t *ret_len)
 
 	ck_assert_int_ge(fd, 0);
 	ck_assert_int_eq(fstat(fd, &st), 0);
+	*ret_len = 0;
+	if (!S_ISREG(st.st_mode)) {
+		close(fd);
+		return NULL;
+	}
 	p = mmap(NULL, (size_t)st.st_size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 	ck_assert_ptr_ne(p, MAP_FAILED);
 	close(fd);
@@ -126,7 +132,8 @@ void kept_close(struct kept *k)
 	radix_ground_deinit(&k->table);
 	prefixd_region_deinit(&k->ledger_file);
 	prefixd_region_deinit(&k->table_file);
-	(void)munmap(k->pool, k->pool_len);
+	if (k->pool)
+		(void)munmap(k->pool, k->pool_len);
 	(void)munmap(k->generations, k->generations_len);
 	k->keep = prefixd_keep_stop(k->keep, false);
 }

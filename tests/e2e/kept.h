@@ -21,7 +21,7 @@ struct kept {
 	/* Of the first group. */
 	char prefix[16]; /* "g0" */
 	struct radix_ground table;
-	uint8_t *pool;
+	uint8_t *pool; /* NULL: it is no file */
 	uint64_t *generations;
 	size_t pool_len, generations_len;
 	uint64_t stride;

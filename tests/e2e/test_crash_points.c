@@ -245,20 +245,12 @@ static bool given_up(void)
 static bool extended(void)
 {
 	struct done *p = entry(10, 9, 904);
-	pfx_prompt more = { .struct_size = sizeof(more), .salt = "" };
-	pfx_match_result m = { .struct_size = sizeof(m) };
-	uint32_t n_all = p->n_blocks;
 
-	worker_prompt(&a, n_all, p->stem, p->variant);
+	worker_prompt(&a, p->n_blocks, p->stem, p->variant);
 	a.n_blocks = 4;
-	if (!went(&a, worker_match(&a), "match"))
+	if (!went(&a, worker_match(&a), "match") ||
+	    !went(&a, worker_extend(&a, p->n_blocks - 4), "extend"))
 		return false;
-	more.keys = a.tokens + 4 * WORKER_BLOCK_TOKENS;
-	more.n_keys = n_all - 4;
-	if (!went(&a, pfx_extend(a.ns, a.lease, &more, &m), "extend"))
-		return false;
-	a.n_blocks = n_all;
-	a.n_hit += m.n_device;
 	return reserve(&a) && (!a.n_reserved || commit(&a, p, a.n_reserved)) && release(&a) &&
 	       ask(&b, p) && release(&b);
 }
@@ -394,8 +386,8 @@ static void go_on(struct worker *w, uint64_t variant)
 {
 	uint32_t n_slots;
 
-	SOON(worker_connect(w, d.socket, 1) == PFX_OK && pfx_ping(w->client, 0) == PFX_OK);
-	ck_assert_int_eq(pfx_quiesced(w->client, &n_slots), PFX_OK);
+	SOON(worker_connect(w, d.socket, 1) == PFX_OK && worker_ping(w) == PFX_OK);
+	ck_assert_int_eq(worker_quiesced(w, &n_slots), PFX_OK);
 	w->single_flight = false;
 	w->n_left = 0;
 	ck_assert(serve(w, BLOCKS, 1, variant));
@@ -406,7 +398,7 @@ static void check(void)
 {
 	json_t *audit;
 
-	SOON(worker_connect(&a, d.socket, 1) == PFX_OK && pfx_ping(a.client, 0) == PFX_OK);
+	SOON(worker_connect(&a, d.socket, 1) == PFX_OK && worker_ping(&a) == PFX_OK);
 	SOON(redis_is_up());
 	audit = try("{\"op\":\"audit\"}");
 	ck_assert(json_is_true(json_object_get(audit, "clean")));

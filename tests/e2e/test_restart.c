@@ -103,34 +103,22 @@ START_TEST(F21_restart_between_two_calls)
 	ck_assert_int_eq(worker_commit(&w, 8), PFX_OK);
 	ck_assert_int_eq(worker_release(&w), PFX_OK);
 	for (int i = 0; i < 20; i++) {
-		pfx_match_result m = { .struct_size = sizeof(m) };
-		pfx_prompt p = { .struct_size = sizeof(p), .salt = "", .n_keys = 8 };
 		uint8_t before[16], after[16];
 		unsigned long began;
-		uint64_t lease;
 
-		worker_prompt(&w, 8, 1, 1);
-		p.keys = w.tokens;
-		ck_assert_int_eq(pfx_match(w.ns, &p, &m), PFX_OK);
-		ck_assert_uint_eq(m.n_device, 8);
-		lease = m.lease;
+		ck_assert_uint_eq(blocks_of(&w, 1), 8);
 		ck_assert_int_eq(pfx_boot_id(w.client, before), PFX_OK);
-		ck_assert_int_eq(pfx_slot_stale(w.ns, m.runs[0].start, m.reuse), 0);
+		ck_assert_int_eq(pfx_slot_stale(w.ns, w.hits[0], w.reuse), 0);
 		began = e2e_now_ms();
 		kill_and_start(&d, "256");
 		began = e2e_now_ms() - began;
 		fastest = began < fastest ? began : fastest;
-		if (i % 2) {
-			ck_assert_int_eq(pfx_ping(w.client, 0), PFX_OK);
-			ck_assert_int_eq(pfx_release(w.ns, lease, 0, 0, 0, NULL),
-					 PFX_UNKNOWN_LEASE);
-		} else {
-			ck_assert_int_eq(pfx_release(w.ns, lease, 0, 0, 0, NULL),
-					 PFX_UNKNOWN_LEASE);
-		}
+		if (i % 2)
+			ck_assert_int_eq(worker_ping(&w), PFX_OK);
+		ck_assert_int_eq(worker_release(&w), PFX_UNKNOWN_LEASE);
 		ck_assert_int_eq(pfx_boot_id(w.client, after), PFX_OK);
 		ck_assert_mem_ne(before, after, 16);
-		ck_assert_int_eq(pfx_quiesced(w.client, &n_slots), PFX_OK);
+		ck_assert_int_eq(worker_quiesced(&w, &n_slots), PFX_OK);
 		ck_assert_uint_eq(blocks_of(&w, 1), 8);
 		ck_assert_int_eq(worker_release(&w), PFX_OK);
 	}
@@ -302,23 +290,16 @@ static uint32_t fetch(struct worker *w, uint32_t n_blocks, uint32_t stem, uint64
 START_TEST(what_a_worker_holds_is_not_reused)
 {
 	static struct worker w, other;
-	uint32_t at[HELD_BLOCKS];
 	static uint8_t seen[HELD_BLOCKS][WORKER_BLOCK_BYTES], now[WORKER_BLOCK_BYTES];
-	pfx_match_result m = { .struct_size = sizeof(m) };
-	pfx_prompt p = { .struct_size = sizeof(p), .salt = "", .n_keys = HELD_BLOCKS };
-	uint32_t n = 0, n_slots = 0;
+	uint32_t at[HELD_BLOCKS], n_slots = 0;
 
 	start(&d, "64");
 	worker_start(&w, d.socket, 1);
 	worker_start(&other, d.socket, 2);
 	ck_assert_uint_eq(fetch(&w, HELD_BLOCKS, 1, 1), HELD_BLOCKS);
-	p.keys = w.tokens;
-	ck_assert_int_eq(pfx_match(w.ns, &p, &m), PFX_OK); /* held */
-	for (uint32_t k = 0; k < m.n_runs; k++)
-		for (uint32_t j = 0; j < m.runs[k].len; j++, n++)
-			at[n] = m.runs[k].start + j;
-	ck_assert_uint_eq(n, HELD_BLOCKS);
-	for (uint32_t i = 0; i < n; i++)
+	ck_assert_uint_eq(blocks_of(&w, 1), HELD_BLOCKS); /* held */
+	memcpy(at, w.hits, sizeof(at));
+	for (uint32_t i = 0; i < HELD_BLOCKS; i++)
 		mover_read(w.ns, at[i], seen[i], WORKER_BLOCK_BYTES);
 	worker_prompt(&w, HELD_RESERVED, 2, 2);
 	ck_assert_int_eq(worker_match(&w), PFX_OK);
@@ -328,12 +309,12 @@ START_TEST(what_a_worker_holds_is_not_reused)
 	ck_assert_int_eq(worker_commit(&w, HELD_COMMITTED), PFX_OK);
 	memset(scribble, 0xee, sizeof(scribble));
 	kill_and_start(&d, "64");
-	ck_assert_int_eq(pfx_ping(other.client, 0), PFX_OK);
+	ck_assert_int_eq(worker_ping(&other), PFX_OK);
 	for (uint64_t v = 0; v < HELD_OTHERS; v++)
 		(void)fetch(&other, HELD_BLOCKS, 3, 100 + v);
 	for (uint32_t i = HELD_COMMITTED; i < HELD_RESERVED; i++)
 		mover_write(w.ns, w.slots[i], scribble, WORKER_BLOCK_BYTES);
-	for (uint32_t i = 0; i < n; i++) {
+	for (uint32_t i = 0; i < HELD_BLOCKS; i++) {
 		mover_read(w.ns, at[i], now, WORKER_BLOCK_BYTES);
 		ck_assert_mem_eq(seen[i], now, WORKER_BLOCK_BYTES);
 	}
@@ -342,7 +323,7 @@ START_TEST(what_a_worker_holds_is_not_reused)
 	ck_assert_uint_eq(other.corrupt, 0);
 	/* What it held is not more than it was, either. */
 	ck_assert_uint_eq(fetch(&other, HELD_POOL, 4, 4), HELD_POOL - HELD_BLOCKS - HELD_RESERVED);
-	ck_assert_int_eq(pfx_quiesced(w.client, &n_slots), PFX_OK);
+	ck_assert_int_eq(worker_quiesced(&w, &n_slots), PFX_OK);
 	settle();
 	ck_assert_uint_eq(fetch(&other, HELD_POOL, 5, 5), HELD_POOL);
 	ck_assert_uint_eq(other.corrupt + other.errors + w.corrupt + w.errors, 0);
@@ -400,7 +381,7 @@ START_TEST(T27_as_warm_as_before)
 
 		if (i % 150 == 149) {
 			kill_and_start(&d, pool);
-			ck_assert_int_eq(pfx_ping(w.client, 0), PFX_OK);
+			ck_assert_int_eq(worker_ping(&w), PFX_OK);
 		}
 		x = serve(&w, &rng_w);
 		y = serve(&v, &rng_v);

@@ -43,8 +43,9 @@ static struct herd *h;
 
 static void start(void)
 {
-	const char *const args[] = { "--pool-blocks",  "4096", "--keep", "holder",
-				     "--hold-timeout", "20s",  NULL };
+	const char *const args[] = { "--pool-blocks",  "4096",           "--keep",
+				     "holder",         "--hold-timeout", "20s",
+				     "--max-sessions", "1024",           NULL };
 
 	if (!d.dir[0])
 		ck_assert_int_eq(e2e_daemon_init(&d), 0);
@@ -155,7 +156,7 @@ static void member(int me, bool leader_dies)
 			_exit(10 + (r < 100 ? r : 100));
 		h->gone[me]++;
 		e2e_sleep_ms(2);
-		(void)pfx_quiesced(w.client, &(uint32_t){ 0 });
+		(void)worker_quiesced(&w, NULL);
 	} while (w.n_reserved + (r != PFX_OK) > 0 && e2e_now_ms() < end);
 	if (r != PFX_OK || w.n_hit != BLOCKS)
 		_exit(2);

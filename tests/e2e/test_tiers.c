@@ -72,8 +72,11 @@ static bool text_is(const struct e2e_daemon *which, const char *a, const char *b
 static void start_daemon(struct e2e_daemon *which, const char *pool, const char *host,
 			 const char *const more[])
 {
-	const char *args[32] = { "--pool-blocks", pool, "--host-blocks", host };
-	unsigned n = 4;
+	/* a slow prefill: what lies below is always worth loading */
+	const char *args[32] = {
+		"--pool-blocks", pool, "--host-blocks", host, "--prefill-rate", "1"
+	};
+	unsigned n = 6;
 
 	if (redis.pid) {
 		args[n++] = "--redis";

@@ -2,15 +2,24 @@
 
 #include "clients/c/prefixd_load.h"
 
+#include "proto/open.h"
 #include "tests/e2e/mover.h"
 #include "tests/lib/rng.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 
-/* Seed of the content of block i: all tokens up to its end. */
-static uint64_t path_seed(const struct worker *w, uint32_t i)
+/* The rank that makes a call as the k-th one: each call begins with another. */
+static uint32_t nth(struct worker *w, uint32_t k)
+{
+	w->n_calls += k == 0;
+	return (w->n_calls + k) % w->n_ranks;
+}
+
+/* Seed of the content of block i of a rank: all tokens up to its end. */
+static uint64_t path_seed(const struct worker *w, uint32_t rank, uint32_t i)
 {
 	uint64_t h = 0xcbf29ce484222325u;
 
@@ -18,35 +27,31 @@ static uint64_t path_seed(const struct worker *w, uint32_t i)
 		h = (h ^ (uint8_t)*s) * 0x100000001b3u;
 	for (uint32_t k = 0; k < (i + 1) * WORKER_BLOCK_TOKENS; k++)
 		h = (h ^ w->tokens[k]) * 0x100000001b3u;
-	return h;
+	return h + rank;
 }
 
-static void fill(const struct worker *w, uint32_t i, void *out)
+static void fill(const struct worker *w, uint32_t rank, uint32_t i, void *out)
 {
-	uint64_t seed = path_seed(w, i);
+	uint64_t seed = path_seed(w, rank, i);
 
 	test_rng_fill(&seed, out, WORKER_BLOCK_BYTES);
 }
 
-static bool right(const struct worker *w, uint32_t i, uint32_t slot)
+static bool right(const struct worker *w, uint32_t rank, uint32_t i, uint32_t slot)
 {
 	uint8_t want[WORKER_BLOCK_BYTES], has[WORKER_BLOCK_BYTES];
 
-	fill(w, i, want);
-	mover_read(w->ns, slot, has, sizeof(has));
+	fill(w, rank, i, want);
+	mover_read(w->ranks[rank].ns, slot, has, sizeof(has));
 	return memcmp(want, has, sizeof(want)) == 0;
 }
 
-int worker_connect(struct worker *w, const char *socket, uint64_t seed)
+static int open_namespace(struct worker *w, uint32_t rank)
 {
-	pfx_connect_options o = { .struct_size = sizeof(o),
-				  .socket = socket,
-				  .name = "test worker",
-				  .deadline_ms = 20000 };
 	pfx_namespace_options n = {
 		.struct_size = sizeof(n),
 		.key_mode = PFX_KEYS_TOKENS,
-		.flags = PFX_NS_OPAQUE,
+		.flags = PFX_NS_OPAQUE | (w->n_ranks > 1 ? PROTO_OPEN_STRIPE : 0),
 		.model = "worker",
 		.revision = "1",
 		.dtype = "uint8",
@@ -56,19 +61,39 @@ int worker_connect(struct worker *w, const char *socket, uint64_t seed)
 		.block_tokens = WORKER_BLOCK_TOKENS,
 		.block_bytes = WORKER_BLOCK_BYTES,
 		.layout = "opaque",
-		.tp_size = 1,
+		.tp_size = w->n_ranks,
+		.tp_rank = rank,
 		.engine = "test",
 		.map = 1,
 	};
 
+	return pfx_open(w->ranks[rank].client, &n, &w->ranks[rank].ns);
+}
+
+int worker_connect(struct worker *w, const char *socket, uint64_t seed)
+{
+	pfx_connect_options o = { .struct_size = sizeof(o),
+				  .socket = socket,
+				  .name = "test worker",
+				  .deadline_ms = 20000 };
 	int r = PFX_OK;
 
 	if (!w->client) {
 		memset(w, 0, sizeof(*w));
 		w->rng = seed;
-		r = pfx_connect(&o, &w->client);
+		w->n_ranks = e2e_ranks();
 	}
-	return r != PFX_OK || w->ns ? r : pfx_open(w->client, &n, &w->ns);
+	for (uint32_t i = 0; i < w->n_ranks && r == PFX_OK; i++) {
+		struct worker_rank *rank = &w->ranks[i];
+
+		if (!rank->client)
+			r = pfx_connect(&o, &rank->client);
+		if (r == PFX_OK && !rank->ns)
+			r = open_namespace(w, i);
+	}
+	w->client = w->ranks[0].client;
+	w->ns = w->ranks[0].ns;
+	return r;
 }
 
 void worker_start(struct worker *w, const char *socket, uint64_t seed)
@@ -80,17 +105,37 @@ void worker_start(struct worker *w, const char *socket, uint64_t seed)
 	}
 }
 
+/* The running request's lease, or the n-th of those that were left.  Return: the first status that
+ * is not PFX_OK, of all ranks. */
+static int release(struct worker *w, bool left, uint32_t n)
+{
+	int r = PFX_OK;
+
+	for (uint32_t k = 0; k < w->n_ranks; k++) {
+		uint32_t i = nth(w, k);
+		uint64_t lease = left ? w->ranks[i].left[n] : w->ranks[i].lease;
+		int one = pfx_release(w->ranks[i].ns, lease, 0, 0, 0, NULL);
+
+		r = r == PFX_OK ? one : r;
+	}
+	return r;
+}
+
 static void tidy_up(struct worker *w)
 {
 	while (w->n_left)
-		w->errors += pfx_release(w->ns, w->left[--w->n_left], 0, 0, 0, NULL) != PFX_OK;
+		w->errors += release(w, true, --w->n_left) != PFX_OK;
 }
 
 void worker_stop(struct worker *w)
 {
 	tidy_up(w);
-	pfx_close(w->client);
+	for (uint32_t i = 0; i < w->n_ranks; i++) {
+		pfx_close(w->ranks[i].client);
+		w->ranks[i] = (struct worker_rank){ 0 };
+	}
 	w->client = NULL;
+	w->ns = NULL;
 }
 
 void worker_prompt(struct worker *w, uint32_t n_blocks, uint32_t stem, uint64_t variant)
@@ -104,23 +149,60 @@ void worker_prompt(struct worker *w, uint32_t n_blocks, uint32_t stem, uint64_t 
 					      32000);
 }
 
+/* What one rank is told of a call, and what the first one was told of it. */
+struct told {
+	uint32_t n_runs;
+	pfx_run runs[WORKER_MAX_BLOCKS];
+};
+
+/* Every rank has to be told of the same slots. */
+static void tell(struct worker *w, struct told *told, uint32_t k, const pfx_run *runs,
+		 uint32_t n_runs)
+{
+	if (k == 0) {
+		told->n_runs = n_runs < WORKER_MAX_BLOCKS ? n_runs : WORKER_MAX_BLOCKS;
+		memcpy(told->runs, runs, told->n_runs * sizeof(*runs));
+		return;
+	}
+	w->errors += n_runs != told->n_runs ||
+		     memcmp(runs, told->runs, n_runs * sizeof(*runs)) != 0;
+}
+
+/* Compares the blocks of one rank that came with a result, the first of them block i. */
+static void check_hits(struct worker *w, uint32_t rank, const pfx_match_result *m, uint32_t i)
+{
+	for (uint32_t k = 0; k < m->n_runs; k++) {
+		for (uint32_t j = 0; j < m->runs[k].len; j++, i++) {
+			w->blocks_verified++;
+			w->corrupt += !right(w, rank, i, m->runs[k].start + j);
+		}
+	}
+}
+
 /* Blocks that came with a result, behind those that were there before. */
 static void take_hits(struct worker *w, const pfx_match_result *m)
 {
-	uint32_t i = w->n_hit;
+	uint32_t n = w->n_hit;
 
+	for (uint32_t k = 0; k < m->n_runs; k++)
+		for (uint32_t j = 0; j < m->runs[k].len && n < WORKER_MAX_BLOCKS; j++)
+			w->hits[n++] = m->runs[k].start + j;
 	w->n_hit += m->n_device;
+	w->errors += n != w->n_hit;
 	w->n_pending = m->n_pending;
 	w->n_host = m->n_host;
 	w->n_redis = m->n_redis;
 	w->loading = m->loading;
-	for (uint32_t k = 0; k < m->n_runs; k++) {
-		for (uint32_t j = 0; j < m->runs[k].len; j++, i++) {
-			w->blocks_verified++;
-			w->corrupt += !right(w, i, m->runs[k].start + j);
-		}
-	}
-	w->errors += i != w->n_hit;
+}
+
+/* An id that no other request of any worker has. */
+static void decide(struct worker *w, uint8_t ret_id[16])
+{
+	memset(ret_id, 0, 16);
+	if (w->n_ranks == 1)
+		return;
+	if (getrandom(ret_id, 16, 0) != 16)
+		abort();
 }
 
 int worker_match(struct worker *w)
@@ -134,68 +216,111 @@ int worker_match(struct worker *w)
 			 .flags = (w->single_flight ? PFX_MATCH_LEAD : 0) |
 				  (w->promote ? PFX_MATCH_PROMOTE : 0) };
 	pfx_match_result m = { .struct_size = sizeof(m) };
-	int r = pfx_match(w->ns, &p, &m);
+	static struct told told;
 
+	decide(w, p.decision_id);
 	w->n_reserved = w->n_committed = w->n_hit = w->n_pending = 0;
 	w->lease = 0;
-	if (r != PFX_OK)
-		return r;
-	w->lease = m.lease;
+	for (uint32_t k = 0; k < w->n_ranks; k++) {
+		uint32_t i = nth(w, k);
+		int r = pfx_match(w->ranks[i].ns, &p, &m);
+
+		if (r != PFX_OK)
+			return r;
+		w->ranks[i].lease = m.lease;
+		w->reuse = m.reuse;
+		tell(w, &told, k, m.runs, m.n_runs);
+		check_hits(w, i, &m, 0);
+	}
+	w->lease = w->ranks[0].lease;
 	take_hits(w, &m);
-	return r;
+	return PFX_OK;
+}
+
+int worker_extend(struct worker *w, uint32_t n_more)
+{
+	pfx_prompt p = { .struct_size = sizeof(p),
+			 .salt = "",
+			 .keys = n_more ? w->tokens + w->n_blocks * WORKER_BLOCK_TOKENS : NULL,
+			 .n_keys = n_more,
+			 .n_tokens = (uint64_t)(w->n_blocks + n_more) * WORKER_BLOCK_TOKENS,
+			 .flags = w->single_flight ? PFX_MATCH_LEAD : 0 };
+	pfx_match_result m = { .struct_size = sizeof(m) };
+	static struct told told;
+
+	for (uint32_t k = 0; k < w->n_ranks; k++) {
+		uint32_t i = nth(w, k);
+		int r = pfx_extend(w->ranks[i].ns, w->ranks[i].lease, &p, &m);
+
+		if (r != PFX_OK)
+			return r;
+		tell(w, &told, k, m.runs, m.n_runs);
+		check_hits(w, i, &m, w->n_hit);
+	}
+	w->n_blocks += n_more;
+	take_hits(w, &m);
+	return PFX_OK;
 }
 
 int worker_wait(struct worker *w)
 {
-	pfx_prompt none = { .struct_size = sizeof(none),
-			    .salt = "",
-			    .n_tokens = (uint64_t)w->n_blocks * WORKER_BLOCK_TOKENS,
-			    .flags = PFX_MATCH_LEAD };
 	bool lead = false;
 
 	while (w->n_pending && !lead) {
-		pfx_wait_result wait = { .struct_size = sizeof(wait) };
-		pfx_match_result m = { .struct_size = sizeof(m) };
-		int r = pfx_wait(w->ns, w->lease, 0, &wait);
+		pfx_wait_result wait = { .struct_size = sizeof(wait) }, first = wait;
+		uint32_t before = w->n_hit;
+		int r;
 
-		if (r != PFX_OK)
-			return r;
+		for (uint32_t k = 0; k < w->n_ranks; k++) {
+			uint32_t i = nth(w, k);
+
+			r = pfx_wait(w->ranks[i].ns, w->ranks[i].lease, 0, &wait);
+			if (r != PFX_OK)
+				return r;
+			if (k == 0)
+				first = wait;
+			w->errors += wait.state != first.state || wait.n != first.n;
+		}
 		w->waits++;
 		lead = wait.state == PFX_WAIT_LEAD;
 		w->leads += lead;
-		r = pfx_extend(w->ns, w->lease, &none, &m);
+		r = worker_extend(w, 0);
 		if (r != PFX_OK)
 			return r;
-		w->errors += m.n_device < wait.n;
-		take_hits(w, &m);
+		w->errors += w->n_hit - before < wait.n;
 	}
 	return PFX_OK;
 }
 
 int worker_load(struct worker *w)
 {
-	pfx_load_result load = { .struct_size = sizeof(load) };
-	pfx_prompt none = { .struct_size = sizeof(none),
-			    .salt = "",
-			    .n_tokens = (uint64_t)w->n_blocks * WORKER_BLOCK_TOKENS };
-	pfx_match_result m = { .struct_size = sizeof(m) };
+	pfx_load_result load = { .struct_size = sizeof(load) }, first = load;
 	uint32_t before = w->n_hit;
+	bool alone = w->single_flight;
 	int r;
 
 	if (!w->loading)
 		return PFX_OK;
-	r = pfx_load_wait(w->ns, w->lease, 0, &load);
-	if (r != PFX_OK)
-		return r;
+	for (uint32_t k = 0; k < w->n_ranks; k++) {
+		uint32_t i = nth(w, k);
+
+		r = pfx_load_wait(w->ranks[i].ns, w->ranks[i].lease, 0, &load);
+		if (r != PFX_OK)
+			return r;
+		if (k == 0)
+			first = load;
+		w->errors += load.n != first.n || load.reason != first.reason;
+	}
 	w->loads++;
 	w->loads_failed += load.reason != 0;
 	w->load_reason = load.reason;
 	if (load.n == 0)
 		return PFX_OK;
-	r = pfx_extend(w->ns, w->lease, &none, &m);
+	w->single_flight = false;
+	r = worker_extend(w, 0);
+	w->single_flight = alone;
 	if (r != PFX_OK)
 		return r;
-	take_hits(w, &m);
 	w->errors += w->n_hit - before < load.n;
 	w->blocks_loaded += w->n_hit - before;
 	return PFX_OK;
@@ -203,46 +328,96 @@ int worker_load(struct worker *w)
 
 int worker_reserve(struct worker *w)
 {
+	uint32_t n = w->n_blocks - w->n_hit - w->n_reserved;
 	pfx_reserve_result res = { .struct_size = sizeof(res) };
-	int r;
+	static struct told told;
+	int first = PFX_OK;
 
-	if (w->n_hit + w->n_reserved == w->n_blocks)
+	if (n == 0)
 		return PFX_OK;
-	r = pfx_reserve(w->ns, w->lease, w->n_blocks - w->n_hit - w->n_reserved, 0, &res);
-	if (r != PFX_OK)
-		return r;
+	for (uint32_t rank = 0; rank < w->n_ranks; rank++) {
+		uint32_t i = nth(w, rank);
+		int r = pfx_reserve(w->ranks[i].ns, w->ranks[i].lease, n, 0, &res);
+
+		if (rank == 0)
+			first = r;
+		w->errors += r != first && r != PFX_GONE && r != PFX_UNKNOWN_LEASE;
+		if (r != PFX_OK && r != PFX_BUSY)
+			return r;
+		if (r == PFX_OK)
+			tell(w, &told, rank, res.runs, res.n_runs);
+	}
+	if (first != PFX_OK)
+		return first;
 	for (uint32_t k = 0; k < res.n_runs; k++) {
 		for (uint32_t j = 0; j < res.runs[k].len; j++)
 			w->slots[w->n_reserved++] = res.runs[k].start + j;
 	}
-	return r;
+	return PFX_OK;
 }
 
 void worker_write(struct worker *w, uint32_t from, uint32_t n)
 {
 	uint8_t block[WORKER_BLOCK_BYTES];
 
-	for (uint32_t i = from; i < from + n && i < w->n_reserved; i++) {
-		fill(w, w->n_hit + i, block);
-		mover_write(w->ns, w->slots[i], block, sizeof(block));
+	for (uint32_t rank = 0; rank < w->n_ranks; rank++) {
+		for (uint32_t i = from; i < from + n && i < w->n_reserved; i++) {
+			fill(w, rank, w->n_hit + i, block);
+			mover_write(w->ranks[rank].ns, w->slots[i], block, sizeof(block));
+		}
 	}
 }
 
+/* The last rank is told what was stored. */
 int worker_commit(struct worker *w, uint32_t n)
 {
-	pfx_commit_result c = { .struct_size = sizeof(c) };
-	int r = pfx_commit(w->ns, w->lease, n, NULL, 0, 0, &c);
+	for (uint32_t k = 0; k < w->n_ranks; k++) {
+		uint32_t i = nth(w, k);
+		pfx_commit_result c = { .struct_size = sizeof(c) };
+		int r = pfx_commit(w->ranks[i].ns, w->ranks[i].lease, n, NULL, 0, 0, &c);
 
-	if (r == PFX_OK) {
-		w->n_committed += n;
+		if (r != PFX_OK)
+			return r;
+		w->errors += k + 1 < w->n_ranks && c.n_stored > 0;
 		w->blocks_stored += c.n_stored;
 	}
-	return r;
+	w->n_committed += n;
+	return PFX_OK;
 }
 
 int worker_release(struct worker *w)
 {
-	return pfx_release(w->ns, w->lease, 0, 0, 0, NULL);
+	return release(w, false, 0);
+}
+
+int worker_ping(struct worker *w)
+{
+	int r = PFX_OK;
+
+	for (uint32_t k = 0; k < w->n_ranks; k++) {
+		uint32_t i = nth(w, k);
+		int one = pfx_ping(w->ranks[i].client, 0);
+
+		r = r == PFX_OK ? one : r;
+	}
+	return r;
+}
+
+int worker_quiesced(struct worker *w, uint32_t *ret_n_slots)
+{
+	uint32_t n = 0, sum = 0;
+	int r = PFX_OK;
+
+	for (uint32_t k = 0; k < w->n_ranks; k++) {
+		uint32_t i = nth(w, k);
+		int one = pfx_quiesced(w->ranks[i].client, &n);
+
+		sum += one == PFX_OK ? n : 0;
+		r = r == PFX_OK ? one : r;
+	}
+	if (ret_n_slots)
+		*ret_n_slots = sum;
+	return r;
 }
 
 /* What may go wrong honestly: no slot is free, or the daemon just restarted. */
@@ -289,7 +464,8 @@ void worker_request(struct worker *w)
 		ordinary(w, worker_release(w));
 		return;
 	}
-	w->left[w->n_left++] = w->lease;
-	if (w->n_left == sizeof(w->left) / sizeof(w->left[0]))
+	for (uint32_t i = 0; i < w->n_ranks; i++)
+		w->ranks[i].left[w->n_left] = w->ranks[i].lease;
+	if (++w->n_left == WORKER_MAX_LEFT)
 		tidy_up(w);
 }
