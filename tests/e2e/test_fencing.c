@@ -645,7 +645,7 @@ static void await_page(int status, const char *text)
 }
 
 /* Until so many slots are kept from use: a GPU may write a while longer than its process lives. */
-static void wait_kept(double n)
+static void wait_kept(long double n)
 {
 	unsigned long end = e2e_now_ms() + 10000;
 

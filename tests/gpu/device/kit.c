@@ -19,7 +19,8 @@ bool quick;
 
 /* ---- the table ------------------------------------------------------------------------------- */
 
-static void line(enum verdict v, const char *what, const char *fmt, va_list ap)
+__attribute__((format(printf, 3, 0))) static void line(enum verdict v, const char *what,
+						       const char *fmt, va_list ap)
 {
 	static const char *const names[] = { "ok", "FAILED", "skipped" };
 	char text[400];
