@@ -436,7 +436,7 @@ void prefixd_admin_status(struct prefixd_server *s, const json_t *args,
 	prefixd_admin_put_real(r, r->root, "uptime_s",
 			       (double)(prefixd_now_ns() - s->started_ns) / 1e9);
 	prefixd_admin_put_bool(r, r->root, "draining", s->draining);
-	prefixd_admin_put_text(r, r->root, "device", s->pools.gpu->ops->name);
+	prefixd_admin_put_text(r, r->root, "device", s->pools.ops->name);
 	j = prefixd_admin_object(r, r->root, "sockets");
 	prefixd_admin_put_text(r, j, "worker", s->options->socket);
 	prefixd_admin_put_text(r, j, "admin", s->options->admin_socket);

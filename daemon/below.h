@@ -25,3 +25,5 @@ struct prefixd_helper_info {
 void prefixd_server_helpers(const struct prefixd_server *s, uint64_t now_ns,
 			    struct prefixd_helper_info *ret_copy,
 			    struct prefixd_helper_info *ret_redis);
+/* True: the device is lost, and the text says by what. */
+bool prefixd_server_device_lost(const struct prefixd_server *s, char *text, size_t len);

@@ -95,11 +95,11 @@ static void answer_coded(void *ctx, struct prefixd_carrier_message *m, int error
 
 	if (error == 0)
 		prefixd_carrier_add(&c->bytes, m->pool->block_bytes);
-	else
-		m->result = PREFIXD_MOVE_FAILED;
-	if (m->result == PREFIXD_MOVE_CORRUPT)
+	if (error == 0 && m->result == PREFIXD_MOVE_CORRUPT) {
 		prefixd_carrier_add(&c->corrupt, 1);
-	prefixd_carrier_answer(c, m, error);
+		prefixd_carrier_add(&c->errors[PREFIXD_COPY_ERROR_CORRUPT], 1);
+	}
+	prefixd_carrier_refuse(c, m, error);
 }
 
 /* ---- verifying ------------------------------------------------------------------------------- */
@@ -119,7 +119,8 @@ static void verify_compare(struct prefixd_carrier *c, struct prefixd_carrier_mes
 	m->n_looked++;
 }
 
-static void verify_end(struct prefixd_carrier *c, struct prefixd_carrier_message *m, int error)
+void prefixd_carrier_verify_end(struct prefixd_carrier *c, struct prefixd_carrier_message *m,
+				int error)
 {
 	if (c->verifies.next == &m->message.link)
 		c->look_rank = 0; /* of its next block some pieces may have been fetched */
@@ -143,7 +144,7 @@ static void look_done(struct gpu_job *job, int status)
 	if (c->closed)
 		return; /* dropped with the list */
 	if (status < 0) {
-		verify_end(c, m, status);
+		prefixd_carrier_verify_end(c, m, status);
 	} else if (++c->look_rank == m->pool->n_ranks) {
 		c->look_rank = 0;
 		prefixd_pool_sum(m->pool, look_buffer(m), sum);
@@ -174,7 +175,7 @@ static bool look_fetch(struct prefixd_carrier *c, struct prefixd_carrier_message
 		c->full = true;
 		return false;
 	}
-	verify_end(c, m, r);
+	prefixd_carrier_verify_end(c, m, r);
 	return false;
 }
 
@@ -204,7 +205,7 @@ static bool verify_some(struct prefixd_carrier *c)
 		uint8_t sum[16];
 
 		if (m->n_looked == m->n_sums) {
-			verify_end(c, m, 0);
+			prefixd_carrier_verify_end(c, m, 0);
 			continue;
 		}
 		if (!slots_sum(m->pool, m->sums[m->n_looked].slot, sum))
@@ -223,7 +224,7 @@ static void verify_forget(struct prefixd_carrier *c, const struct prefixd_pool *
 	for (it = c->verifies.next; it != &c->verifies; it = next) {
 		next = it->next;
 		if (prefixd_carrier_message_of(it)->pool == pool)
-			verify_end(c, prefixd_carrier_message_of(it), 0);
+			prefixd_carrier_verify_end(c, prefixd_carrier_message_of(it), 0);
 	}
 }
 
@@ -236,6 +237,25 @@ static void making_step(void *ctx)
 	prefixd_helper_alive(c->own, prefixd_carrier_clock());
 }
 
+/* Return: 0, or why there is none. */
+static int pool_make(struct prefixd_carrier *c, struct prefixd_carrier_message *m)
+{
+	int r = prefixd_carrier_reopen(c, m);
+
+	m->plan.step = making_step;
+	m->plan.ctx = c;
+	m->plan.life = c->life;
+	if (r == 0 && m->message.kind == PREFIXD_CARRIER_POOL_NEW)
+		r = prefixd_pool_new(&m->pool, &c->devices, &m->plan, &m->kept, m->why,
+				     sizeof(m->why));
+	else if (r == 0)
+		r = prefixd_pool_again(m->pool, &c->devices, &m->plan, m->slots, &m->kept, m->why,
+				       sizeof(m->why));
+	m->life = c->life;
+	m->devices = c->devices;
+	return r;
+}
+
 /* Copies wait meanwhile: the device has one user. */
 static void pool_next(struct prefixd_carrier *c)
 {
@@ -243,24 +263,21 @@ static void pool_next(struct prefixd_carrier *c)
 	int r = 0;
 
 	radix_list_remove(&m->message.link);
-	if (m->message.kind == PREFIXD_CARRIER_POOL_NEW) {
+	if (m->message.kind != PREFIXD_CARRIER_POOL_FREE) {
 		atomic_store_explicit(&c->making, true, memory_order_relaxed);
 		m->begun_ns = prefixd_carrier_clock();
-		m->plan.step = making_step;
-		m->plan.ctx = c;
-		r = prefixd_pool_new(&m->pool, c->devices, &m->plan, &m->kept, m->why,
-				     sizeof(m->why));
+		r = pool_make(c, m);
 		m->ns = prefixd_carrier_clock() - m->begun_ns;
 		atomic_store_explicit(&c->making, false, memory_order_relaxed);
 	} else if (m->message.kind == PREFIXD_CARRIER_DESK_NEW) {
-		r = prefixd_desk_memory_new(&m->desk, c->devices->v[0], m->plan.n_slots,
+		r = prefixd_desk_memory_new(&m->desk, c->devices.v[0], m->plan.n_slots,
 					    m->plan.slot_bytes, m->why, sizeof(m->why));
 	} else if (m->message.kind == PREFIXD_CARRIER_DESK_FREE) {
-		prefixd_desk_memory_free(c->devices->v[0], m->desk);
+		prefixd_desk_memory_free(c->devices.v[0], m->desk);
 		m->desk = NULL;
 	} else {
 		verify_forget(c, m->pool);
-		prefixd_pool_free(c->devices, m->pool);
+		prefixd_pool_free(m->pool->life == c->life ? &c->devices : NULL, m->pool);
 		m->pool = NULL;
 	}
 	prefixd_carrier_answer(c, m, r);
@@ -275,6 +292,12 @@ static void take_all(struct prefixd_carrier *c)
 	while ((message = prefixd_helper_take(c->own))) {
 		struct prefixd_carrier_message *m = prefixd_carrier_message_of(&message->link);
 
+		if (message->kind == PREFIXD_CARRIER_WATCH) {
+			c->watch = m;
+			continue;
+		}
+		if (prefixd_carrier_stale(c, m))
+			continue;
 		if (message->kind != PREFIXD_CARRIER_COPY &&
 		    message->kind != PREFIXD_CARRIER_TAKE) {
 			radix_list_add_tail(message->kind == PREFIXD_CARRIER_VERIFY ? &c->verifies
@@ -294,8 +317,8 @@ static void take_all(struct prefixd_carrier *c)
 /* The simulated device's clock follows the real one. */
 static void time_pass(struct prefixd_carrier *c, uint64_t now)
 {
-	for (uint32_t i = 0; i < c->devices->n; i++)
-		gpu_sim_advance(c->devices->v[i], now - c->clock_ns);
+	for (uint32_t i = 0; i < c->devices.n; i++)
+		gpu_sim_advance(c->devices.v[i], now - c->clock_ns);
 	c->sim_ns += now - c->clock_ns;
 	c->clock_ns = now;
 }
@@ -304,8 +327,8 @@ static uint64_t sleep_ns(const struct prefixd_carrier *c)
 {
 	uint64_t ns = HEARTBEAT_NS;
 
-	for (uint32_t i = 0; i < c->devices->n; i++) {
-		uint64_t due = gpu_sim_next_due(c->devices->v[i]);
+	for (uint32_t i = 0; i < c->devices.n; i++) {
+		uint64_t due = gpu_sim_next_due(c->devices.v[i]);
 
 		if (due != UINT64_MAX)
 			ns = radix_min_u64(ns, due > c->sim_ns ? due - c->sim_ns : 0);
@@ -325,8 +348,8 @@ static bool wait_for_work(struct prefixd_carrier *c)
 	uint32_t n = 0;
 
 	p[n++] = (struct pollfd){ .fd = prefixd_helper_request_fd(c->own), .events = POLLIN };
-	for (uint32_t i = 0; i < c->devices->n; i++) {
-		const struct gpu *gpu = c->devices->v[i];
+	for (uint32_t i = 0; i < c->devices.n; i++) {
+		const struct gpu *gpu = c->devices.v[i];
 
 		p[n++] = (struct pollfd){ .fd = gpu->ops->event_fd(gpu), .events = POLLIN };
 	}
@@ -343,8 +366,8 @@ static bool reap_all(struct prefixd_carrier *c)
 {
 	uint32_t n = 0;
 
-	for (uint32_t i = 0; i < c->devices->n; i++) {
-		struct gpu *gpu = c->devices->v[i];
+	for (uint32_t i = 0; i < c->devices.n; i++) {
+		struct gpu *gpu = c->devices.v[i];
 
 		n += gpu->ops->reap(gpu, REAP_BUDGET);
 	}
@@ -363,6 +386,7 @@ static void carrier_run(struct prefixd_helper *h, void *ctx)
 		prefixd_helper_alive(h, now);
 		time_pass(c, now);
 		take_all(c);
+		prefixd_carrier_look(c, now);
 		if (c->partly || (c->n_runs == 0 && !c->looking))
 			c->full = false; /* it may be that nothing of ours will end: ask again */
 		prefixd_carrier_sum_arrived(c);
@@ -400,7 +424,8 @@ int prefixd_carrier_start(struct prefixd_carrier **ret_c,
 		c->config.run_bytes = RUN_BYTES;
 	if (c->config.in_flight_bytes == 0)
 		c->config.in_flight_bytes = FLIGHT_BYTES;
-	c->devices = config->devices;
+	c->devices = *config->devices;
+	c->life = 1;
 	c->clock_ns = prefixd_carrier_clock();
 	radix_list_init(&c->urgent);
 	radix_list_init(&c->others);
@@ -437,6 +462,8 @@ void prefixd_carrier_stop(struct prefixd_carrier *c)
 	c->closed = true;
 	prefixd_carrier_give_up(c);
 	prefixd_coder_give_up(&c->coder);
+	prefixd_carrier_message_free(c->watch);
+	c->watch = NULL;
 	list_drop(&c->urgent);
 	list_drop(&c->others);
 	list_drop(&c->coder.urgent);
@@ -474,9 +501,25 @@ struct prefixd_carrier_message *prefixd_carrier_receive(struct prefixd_carrier *
 	return m ? prefixd_carrier_message_of(&m->link) : NULL;
 }
 
+struct gpu_devices prefixd_carrier_devices(const struct prefixd_carrier *c)
+{
+	return c->devices;
+}
+
 struct prefixd_helper *prefixd_carrier_helper(const struct prefixd_carrier *c)
 {
 	return c->helper;
+}
+
+const char *prefixd_copy_error_to_string(enum prefixd_copy_error e)
+{
+	static const char *const names[] = {
+#define X(sym, text) text,
+		PREFIXD_COPY_ERRORS(X)
+#undef X
+	};
+
+	return names[e];
 }
 
 static uint64_t get(const _Atomic uint64_t *counter)
@@ -496,9 +539,13 @@ void prefixd_carrier_stats(const struct prefixd_carrier *c, struct prefixd_carri
 		.decoded = get(&c->coder.decoded),
 		.uncodable = get(&c->coder.uncodable),
 		.saved_bytes = get(&c->coder.saved_bytes),
+		.losses = get(&c->losses),
+		.opened = get(&c->opened),
 		.lost = atomic_load_explicit(&c->lost, memory_order_relaxed),
 		.making = atomic_load_explicit(&c->making, memory_order_relaxed),
 	};
+	for (int i = 0; i < PREFIXD_COPY_N_ERRORS; i++)
+		ret->errors[i] = get(&c->errors[i]);
 	for (int i = 0; i < PREFIXD_CARRIER_N_OPS; i++) {
 		const struct prefixd_carrier_op_counts *op = &c->ops[i];
 

@@ -13,6 +13,9 @@
  * all have, and has failed if one of them failed.  An operation that failed is counted with its
  * error and fails alone.
  *
+ * When a device is lost, all of them are: copies fail with -ENODEV, and WATCH is answered.  They
+ * are opened again where POOL_NEW or POOL_AGAIN allow it, at most once a second.
+ *
  * What it relies on.  Slots of a COPY are used by nobody else until it is answered.  The pools that
  * messages name stay in place; a pool is not freed before the copies on it were answered.  The sim
  * device's clock is moved on by the time that really passes, by this thread alone.
@@ -24,14 +27,16 @@
 
 struct prefixd_carrier;
 
-#define PREFIXD_CARRIER_OPS(X)                                              \
-	X(COPY, "copy")           /* a block from one place to another */   \
-	X(POOL_NEW, "pool_new")   /* make the memory of a group */          \
-	X(POOL_FREE, "pool_free") /* give it back */                        \
-	X(VERIFY, "verify")       /* compare blocks with their checksums */ \
-	X(TAKE, "take")           /* a block from a desk into the pool */   \
-	X(DESK_NEW, "desk_new")   /* make the memory of a desk */           \
-	X(DESK_FREE, "desk_free") /* give it back */
+#define PREFIXD_CARRIER_OPS(X)                                                   \
+	X(COPY, "copy")             /* a block from one place to another */      \
+	X(POOL_NEW, "pool_new")     /* make the memory of a group */             \
+	X(POOL_FREE, "pool_free")   /* give it back */                           \
+	X(VERIFY, "verify")         /* compare blocks with their checksums */    \
+	X(TAKE, "take")             /* a block from a desk into the pool */      \
+	X(DESK_NEW, "desk_new")     /* make the memory of a desk */              \
+	X(DESK_FREE, "desk_free")   /* give it back */                           \
+	X(POOL_AGAIN, "pool_again") /* new slots, after the devices were lost */ \
+	X(WATCH, "watch")           /* answered when a device is lost */
 
 enum prefixd_carrier_op {
 #define X(sym, text) PREFIXD_CARRIER_##sym,
@@ -72,10 +77,15 @@ struct prefixd_carrier_message {
 	uint32_t n_sums;    /* at most PREFIXD_VERIFY_MAX */
 	uint32_t n_looked;  /* the carrier's */
 	uint64_t bad, done; /* answered, as in struct prefixd_event */
-	/* POOL_NEW; answered: the pool above, or NULL with a sentence */
+	/* POOL_NEW; answered: the pool above, or NULL with a sentence.  POOL_AGAIN has the pool. */
 	struct prefixd_pool_plan plan;
-	char why[320];
-	int kept; /* negative errno: the keeper does not have it */
+	char why[320];                    /* of WATCH: what was lost by what */
+	int kept;                         /* negative errno: the keeper does not have it */
+	struct prefixd_pool_slots *slots; /* of POOL_AGAIN: behind the message; answered */
+	/* Both: the sender knows that the devices of this life are lost, and uses them no more;
+	   they may be closed and opened again.  0: they may not.  Answered: what there is now. */
+	uint32_t life;
+	struct gpu_devices devices; /* none: they could not be opened */
 	/* answers */
 	enum prefixd_move_result result; /* of COPY */
 	bool summed;
@@ -91,9 +101,26 @@ void prefixd_carrier_message_free(struct prefixd_carrier_message *m); /* not its
 
 struct prefixd_carrier_config {
 	const struct gpu_devices *devices; /* its user until prefixd_carrier_stop() */
-	uint32_t ring;                     /* 0: the default */
-	uint64_t run_bytes;                /* longest run of blocks copied as one; 0: 4 MiB */
-	uint64_t in_flight_bytes;          /* handed to the device at a time; 0: 32 MiB */
+	const char *device;       /* opens them again, kept by pointer; NULL: nothing does */
+	uint32_t ring;            /* 0: the default */
+	uint64_t run_bytes;       /* longest run of blocks copied as one; 0: 4 MiB */
+	uint64_t in_flight_bytes; /* handed to the device at a time; 0: 32 MiB */
+};
+
+/* Why a copy failed. */
+#define PREFIXD_COPY_ERRORS(X)                                                 \
+	X(IO, "copy")         /* this one, or those that travelled with it */  \
+	X(DEVICE, "device")   /* the device is lost, and all copies with it */ \
+	X(MEMORY, "memory")   /* the driver had none */                        \
+	X(INVALID, "invalid") /* the driver will not do it */                  \
+	X(CORRUPT, "corrupt") /* what arrived is not what was written */       \
+	X(OTHER, "other")
+
+enum prefixd_copy_error {
+#define X(sym, text) PREFIXD_COPY_ERROR_##sym,
+	PREFIXD_COPY_ERRORS(X)
+#undef X
+	PREFIXD_COPY_N_ERRORS
 };
 
 /* One kind of operation so far. */
@@ -110,11 +137,13 @@ struct prefixd_carrier_stats {
 	uint64_t bytes;              /* payload copied */
 	uint64_t corrupt;            /* blocks whose sum was wrong */
 	uint64_t in_flight, waiting; /* blocks: at the device, before it */
-	bool lost;                   /* the device is gone */
-	uint64_t coded, decoded;     /* blocks of coded pools, on their way down and up */
-	uint64_t uncodable;          /* of those down, that no codec takes */
-	uint64_t saved_bytes;        /* what the coded ones are shorter than blocks */
-	bool making;                 /* a pool is being made: the heart may beat seldom */
+	uint64_t errors[PREFIXD_COPY_N_ERRORS];
+	uint64_t losses, opened; /* times that devices were lost, and were opened again */
+	bool lost;               /* a device is gone */
+	uint64_t coded, decoded; /* blocks of coded pools, on their way down and up */
+	uint64_t uncodable;      /* of those down, that no codec takes */
+	uint64_t saved_bytes;    /* what the coded ones are shorter than blocks */
+	bool making;             /* a pool is being made: the heart may beat seldom */
 };
 
 /* Return: 0; negative errno, nothing is left behind. */
@@ -130,7 +159,10 @@ struct prefixd_carrier *prefixd_carrier_free(struct prefixd_carrier *c); /* acce
 /* On the loop's thread: hands a request over; the oldest answer, NULL: none. */
 void prefixd_carrier_send(struct prefixd_carrier *c, struct prefixd_carrier_message *m);
 struct prefixd_carrier_message *prefixd_carrier_receive(struct prefixd_carrier *c);
+/* After prefixd_carrier_stop(): the devices as they are now, which are the caller's again. */
+struct gpu_devices prefixd_carrier_devices(const struct prefixd_carrier *c);
 /* For its descriptor, its heart and its restart.  NULL once stopped. */
 struct prefixd_helper *prefixd_carrier_helper(const struct prefixd_carrier *c);
 void prefixd_carrier_stats(const struct prefixd_carrier *c, struct prefixd_carrier_stats *ret);
+const char *prefixd_copy_error_to_string(enum prefixd_copy_error e);
 const char *prefixd_carrier_op_to_string(enum prefixd_carrier_op op);

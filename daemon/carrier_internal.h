@@ -4,6 +4,7 @@
  *     carrier.c      the thread: its turns, what it is sent, its pools, its answers
  *     carrier_run.c  copies: side by side as one run, handed to the devices, reaped, summed
  *     carrier_code.c copies of coded pools: carrier_code.h
+ *     carrier_device.c  the devices: lost, and opened again
  *
  * All of it is the thread's, but for what prefixd_carrier_stats() reads.
  */
@@ -40,9 +41,14 @@ struct prefixd_carrier_op_counts {
 struct prefixd_carrier {
 	struct prefixd_carrier_config config;
 	struct prefixd_helper *helper; /* the loop's */
-	const struct gpu_devices *devices;
 	/* the thread's */
-	struct prefixd_helper *own; /* the same: it runs before the loop knows of it */
+	struct gpu_devices devices;
+	uint32_t life; /* how often they were opened */
+	struct prefixd_carrier_message
+		*watch;                /* to be answered when one is lost; NULL: nobody asks */
+	uint64_t looked_ns, opened_ns; /* when they were last asked, and opened, or not */
+	char why[320];                 /* the last answer to opening them */
+	struct prefixd_helper *own;    /* the same: it runs before the loop knows of it */
 	struct prefixd_carrier_run runs[CARRIER_RUNS];
 	struct prefixd_carrier_run *partly; /* the device was full before all its jobs were sent */
 	struct radix_list urgent, others, pools; /* messages that wait */
@@ -61,7 +67,8 @@ struct prefixd_carrier {
 	bool closed;       /* the thread is over: nobody is there to be answered */
 	/* counters */
 	struct prefixd_carrier_op_counts ops[PREFIXD_CARRIER_N_OPS];
-	_Atomic uint64_t jobs, bytes, corrupt, in_flight, waiting;
+	_Atomic uint64_t jobs, bytes, corrupt, in_flight, waiting, losses, opened;
+	_Atomic uint64_t errors[PREFIXD_COPY_N_ERRORS];
 	_Atomic bool lost, making;
 };
 
@@ -82,7 +89,21 @@ uint64_t prefixd_carrier_clock(void); /* CLOCK_MONOTONIC, ns */
 void prefixd_carrier_answer(struct prefixd_carrier *c, struct prefixd_carrier_message *m,
 			    int error);
 
+/* carrier.c */
+void prefixd_carrier_verify_end(struct prefixd_carrier *c, struct prefixd_carrier_message *m,
+				int error);
+
+/* carrier_device.c */
+/* A message that names slots which are not there any more: answered.  False: it does not. */
+bool prefixd_carrier_stale(struct prefixd_carrier *c, struct prefixd_carrier_message *m);
+/* Are the devices well?  Who asked to be told is told when one is not. */
+void prefixd_carrier_look(struct prefixd_carrier *c, uint64_t now);
+/* Opens lost devices again where `m` allows it.  Return: 0, or -ENODEV with its sentence. */
+int prefixd_carrier_reopen(struct prefixd_carrier *c, struct prefixd_carrier_message *m);
+
 /* carrier_run.c */
+void prefixd_carrier_refuse(struct prefixd_carrier *c, struct prefixd_carrier_message *m,
+			    int error);
 /* Hands over the next run.  False: nothing waits, or there is no room. */
 bool prefixd_carrier_submit(struct prefixd_carrier *c);
 /* Blocks out of desks that no CPU reaches: fetched to be summed, as far as there are buffers. */

@@ -21,10 +21,28 @@ static uint32_t sum_buffer(const struct prefixd_pool *pool, uint32_t i)
 	return pool->n_stage + 1 + pool->n_scratch + i;
 }
 
-static void answer_copy(struct prefixd_carrier *c, struct prefixd_carrier_message *m, int error)
+static enum prefixd_copy_error class_of(int error)
 {
-	if (error < 0)
+	switch (-error) {
+	case EIO:
+		return PREFIXD_COPY_ERROR_IO;
+	case ENODEV:
+		return PREFIXD_COPY_ERROR_DEVICE;
+	case ENOMEM:
+		return PREFIXD_COPY_ERROR_MEMORY;
+	case EINVAL:
+		return PREFIXD_COPY_ERROR_INVALID;
+	default:
+		return PREFIXD_COPY_ERROR_OTHER;
+	}
+}
+
+void prefixd_carrier_refuse(struct prefixd_carrier *c, struct prefixd_carrier_message *m, int error)
+{
+	if (error < 0) {
 		m->result = PREFIXD_MOVE_FAILED;
+		prefixd_carrier_add(&c->errors[class_of(error)], 1);
+	}
 	if (is_taken(m) && m->to == PREFIXD_PLACE_STAGE)
 		m->pool->sum_used &= ~(UINT64_C(1) << (m->dst - sum_buffer(m->pool, 0)));
 	prefixd_carrier_answer(c, m, error);
@@ -111,10 +129,11 @@ static void block_done(struct prefixd_carrier *c, struct prefixd_carrier_message
 		m->result = PREFIXD_MOVE_CORRUPT;
 		m->summed = false;
 		prefixd_carrier_add(&c->corrupt, 1);
+		prefixd_carrier_add(&c->errors[PREFIXD_COPY_ERROR_CORRUPT], 1);
 	}
 	if (status == 0)
 		prefixd_carrier_add(&c->bytes, m->pool->block_bytes);
-	answer_copy(c, m, status);
+	prefixd_carrier_refuse(c, m, status);
 }
 
 /* All jobs that were sent have ended, and no more will be. */
@@ -222,7 +241,7 @@ static void run_refused(struct prefixd_carrier *c, struct prefixd_carrier_run *r
 
 		radix_list_remove(&m->message.link);
 		prefixd_carrier_add(&c->waiting, (uint64_t)0 - 1);
-		answer_copy(c, m, error);
+		prefixd_carrier_refuse(c, m, error);
 	}
 	run->used = false;
 }

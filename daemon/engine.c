@@ -503,7 +503,7 @@ struct prefixd_actions prefixd_engine_step(struct prefixd_engine *e, struct pref
 		prefixd_pool_ready(e, event);
 		break;
 	case PREFIXD_EVENT_POOL_FAILED:
-		prefixd_pool_failed(e, event->u.pool.group, event->u.pool.why);
+		prefixd_pool_failed(e, event);
 		break;
 	case PREFIXD_EVENT_TIMER:
 		on_time(e);

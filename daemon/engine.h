@@ -101,6 +101,8 @@ struct prefixd_event {
 			uint8_t n_fds;  /* descriptors that OPEN's reply will carry, of one rank */
 			uint8_t device; /* enum proto_device */
 			/* [n_ranks] of the action: one for each rank's pool; NULL: zeroes */
+			bool fresh; /* POOL_ADOPT: the slots are new, nothing lies in them */
+			bool lost;  /* POOL_FAILED: the device is; it may be there again later */
 			const struct proto_id *device_ids;
 			uint64_t slab_len; /* 0: the pool has one slab */
 			const char *why;   /* POOL_FAILED: a sentence for the client */
@@ -163,10 +165,7 @@ struct prefixd_event {
 
 /* ---- actions --------------------------------------------------------------------------------- */
 
-/*
- * POOL_CREATE of a group that was lost (POOL_LOST): what is kept of its slots goes first, and the
- * slots alone are made anew; generations, block table and host slots stay.
- */
+/* POOL_CREATE of a group that was lost: the slots alone are made anew, all else of it stays. */
 
 #define PREFIXD_ACTIONS(X)                                                                         \
 	X(SEND)        /* bytes to a session, in order; with descriptors of a group */             \

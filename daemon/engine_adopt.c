@@ -455,6 +455,15 @@ void prefixd_adopt_failed(struct prefixd_engine *e, struct prefixd_group *g, con
 	prefixd_adopt_done(e);
 }
 
+/* Where the device was lost before the daemon ended there is none. */
+static bool any_device_copy(const struct radix_index *ix)
+{
+	struct radix_stats st;
+
+	radix_index_stats(ix, &st);
+	return st.slots[RADIX_SLOT_READY] + st.slots[RADIX_SLOT_LEAVING] > 0;
+}
+
 /* Return: 0, or a sentence. */
 static const char *index_again(struct prefixd_engine *e, struct prefixd_group *g,
 			       const struct prefixd_event *event, struct roots *ret_roots,
@@ -486,6 +495,10 @@ static const char *index_again(struct prefixd_engine *e, struct prefixd_group *g
 	recover.n_stands = stands.n;
 	if (r == 0)
 		r = radix_index_recover(&g->index, &config, &recover, &rec);
+	if (r == 0 && event->u.pool.fresh && any_device_copy(g->index)) {
+		g->index = radix_index_free(g->index);
+		r = -ENOENT;
+	}
 	if (r == 0 && (prefixd_stands_recovered(e, g->index, &stands) < 0 ||
 		       leases_room(e, g, &roots, &stands) < 0 || list_slots(e, g) < 0)) {
 		g->index = radix_index_free(g->index);
@@ -494,7 +507,8 @@ static const char *index_again(struct prefixd_engine *e, struct prefixd_group *g
 	if (r < 0) {
 		prefixd_stands_deinit(e, &stands);
 		roots_drop(e, &roots);
-		return "there is no memory for its index";
+		return r == -ENOENT ? "its slots were not kept"
+				    : "there is no memory for its index";
 	}
 	e->restored.n_roots += roots.n;
 	g->n_lost = rec.n_quarantined;

@@ -92,6 +92,7 @@ struct prefixd_engine_config {
 	uint64_t write_bytes;     /* total of all desks; 0: no limit */
 	uint64_t lease_key_bytes; /* total of the keys that leases keep */
 	uint64_t grace_ns;        /* the back end's: quarantine after a process' end */
+	uint8_t device;           /* enum proto_device: where pools lie */
 	bool watches_processes;   /* PROCESS_GONE will come; else SESSION_EOF ends a session */
 	const char *version;      /* for HELLO's reply; kept by pointer */
 	uint32_t event_ring;      /* events kept for subscribers; 0: SUBSCRIBE is refused */

@@ -236,8 +236,10 @@ void prefixd_group_open(struct prefixd_engine *e, struct prefixd_group *g)
 	prefixd_open_answer(e, g, &g->waiting, PROTO_STATUS_OK, NULL);
 }
 
-void prefixd_pool_failed(struct prefixd_engine *e, uint32_t group, const char *why)
+void prefixd_pool_failed(struct prefixd_engine *e, const struct prefixd_event *event)
 {
+	uint32_t group = event->u.pool.group;
+	const char *why = event->u.pool.why;
 	struct prefixd_group *g = group < e->n_groups ? e->groups[group] : NULL;
 
 	if (!why)
@@ -250,7 +252,9 @@ void prefixd_pool_failed(struct prefixd_engine *e, uint32_t group, const char *w
 		prefixd_adopt_failed(e, g, why);
 		return;
 	}
-	prefixd_open_answer(e, g, &g->waiting, PROTO_STATUS_NO_BUDGET, why);
+	prefixd_open_answer(e, g, &g->waiting,
+			    event->u.pool.lost ? PROTO_STATUS_DEVICE_LOST : PROTO_STATUS_NO_BUDGET,
+			    why);
 	prefixd_group_free(e, g);
 }
 

@@ -13,7 +13,7 @@ struct prefixd_group *prefixd_group_find(const struct prefixd_engine *e, uint64_
 /* Gives its memory a name that no other has. */
 void prefixd_group_name(struct prefixd_engine *e, struct prefixd_group *g);
 void prefixd_pool_ready(struct prefixd_engine *e, const struct prefixd_event *event);
-void prefixd_pool_failed(struct prefixd_engine *e, uint32_t group, const char *why);
+void prefixd_pool_failed(struct prefixd_engine *e, const struct prefixd_event *event);
 void prefixd_group_free(struct prefixd_engine *e, struct prefixd_group *g);
 /* One more, without a place in e->groups yet.  NULL: refused, and answered. */
 struct prefixd_group *prefixd_group_new(struct prefixd_engine *e, struct prefixd_request *rq,

@@ -139,11 +139,8 @@ static void tell(struct prefixd_engine *e, struct prefixd_session *s, const stru
 		.text = { .p = text, .n = sizeof(text) - 1 },
 		.retry_after_us = retry_us(e, g),
 	};
-	struct prefixd_reply rp;
 
-	prefixd_reply_begin(e, &rp, 0);
-	proto_error_encode(&rp.w, &m);
-	prefixd_reply_send(e, &rq, &rp);
+	prefixd_say(e, &rq, PROTO_STATUS_DEVICE_LOST, &m);
 }
 
 /* Room for one frame to each session.  Before anything was emitted.  Return: 0, -ENOMEM. */
@@ -201,6 +198,7 @@ void prefixd_pool_lost(struct prefixd_engine *e, uint32_t group)
 	tell_all(e, g, room);
 }
 
+/* Nothing of it is under way, and everybody was told. */
 static bool is_still(const struct prefixd_group *g)
 {
 	struct radix_stats st;
@@ -209,7 +207,7 @@ static bool is_still(const struct prefixd_group *g)
 		if (g->n_moving[RADIX_TIER_DEVICE][t] || g->n_moving[t][RADIX_TIER_DEVICE])
 			return false;
 	radix_index_stats(g->index, &st);
-	return st.n_pins == 0 && g->n_landing == 0;
+	return st.n_pins == 0 && g->n_landing == 0 && g->tell_again_ns == NEVER;
 }
 
 /* Asks for memory.  False: no room for the action; in a while. */
@@ -254,6 +252,31 @@ void prefixd_lost_settle(struct prefixd_engine *e)
 
 /* ---- new memory ------------------------------------------------------------------------------ */
 
+/*
+ * Whoever had it mapped has the memory that is gone: his namespaces are not open any more, so that
+ * no slot of the new memory is named to him before he has that.
+ */
+static void close_namespaces(struct prefixd_engine *e, const struct prefixd_group *g)
+{
+	for (uint32_t i = 0; i < e->sessions.n; i++) {
+		struct prefixd_session *s = radix_container_of(e->sessions.v[i],
+							       struct prefixd_session, item);
+		uint32_t n = 0;
+
+		for (uint32_t k = 0; k < s->n_ns; k++) {
+			struct prefixd_namespace *ns = s->ns[k];
+
+			if (ns->group != g) {
+				s->ns[n++] = ns;
+				continue;
+			}
+			ns->n_sessions--;
+			prefixd_namespace_unref(e, ns);
+		}
+		s->n_ns = n;
+	}
+}
+
 void prefixd_lost_ready(struct prefixd_engine *e, struct prefixd_group *g,
 			const struct prefixd_event *event)
 {
@@ -261,6 +284,7 @@ void prefixd_lost_ready(struct prefixd_engine *e, struct prefixd_group *g,
 	g->asked = false;
 	g->lost_for_ns = 0;
 	prefixd_group_memory(g, event);
+	close_namespaces(e, g);
 	prefixd_group_open(e, g);
 	prefixd_fence_stir(g);
 	prefixd_room_stir(e, g);
@@ -303,10 +327,10 @@ uint64_t prefixd_lost_deadline(const struct prefixd_engine *e)
 	for (uint32_t i = 0; i < e->n_groups; i++) {
 		const struct prefixd_group *g = e->groups[i];
 
-		if (!g)
+		if (!g || !prefixd_group_lost(g))
 			continue;
-		due = radix_min_u64(due, g->tell_again_ns); /* also when it has memory again */
-		if (!e->draining && prefixd_group_lost(g))
+		due = radix_min_u64(due, g->tell_again_ns);
+		if (!e->draining)
 			due = radix_min_u64(due, g->lost_again_ns);
 	}
 	return due;

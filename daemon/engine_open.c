@@ -661,6 +661,12 @@ void prefixd_op_open(struct prefixd_engine *e, struct prefixd_request *rq)
 		prefixd_refuse(e, rq, PROTO_STATUS_DRAINING, NULL, "the daemon is stopping");
 		return;
 	}
+	if (e->config.device == PROTO_DEVICE_CUDA && rq->s->version < 3) {
+		prefixd_refuse(e, rq, PROTO_STATUS_UNSUPPORTED, NULL,
+			       "pools lie on a GPU, which takes version 3 of the protocol to map; "
+			       "use a client that speaks it, or a daemon with --device host");
+		return;
+	}
 	/* The session's own wish: it says nothing about what is in a block. */
 	rq->words = m.flags & PROTO_OPEN_WORDS;
 	m.flags &= ~(uint32_t)PROTO_OPEN_WORDS;

@@ -115,6 +115,8 @@ void prefixd_poison(struct prefixd_engine *e, uint32_t group, uint32_t slot)
 {
 	struct prefixd_action *last = e->n_actions ? &e->actions[e->n_actions - 1] : NULL;
 
+	if (prefixd_group_lost(e->groups[group]))
+		return; /* there is nothing to be filled */
 	if (last && last->type == PREFIXD_ACTION_POISON && last->group == group &&
 	    last->u.poison.start + last->u.poison.len == slot) {
 		last->u.poison.len++;
@@ -237,14 +239,20 @@ void prefixd_reply_send_status(struct prefixd_engine *e, struct prefixd_request 
 		finish(e, rq, rp, status);
 }
 
-void prefixd_refuse_as(struct prefixd_engine *e, struct prefixd_request *rq,
-		       enum proto_status status, const struct proto_error *err)
+void prefixd_say(struct prefixd_engine *e, struct prefixd_request *rq, enum proto_status status,
+		 const struct proto_error *err)
 {
 	struct prefixd_reply rp;
 
 	prefixd_reply_begin(e, &rp, 0);
 	proto_error_encode(&rp.w, err);
 	finish(e, rq, &rp, status);
+}
+
+void prefixd_refuse_as(struct prefixd_engine *e, struct prefixd_request *rq,
+		       enum proto_status status, const struct proto_error *err)
+{
+	prefixd_say(e, rq, status, err);
 	e->counters.errors++;
 }
 

@@ -46,6 +46,9 @@ void prefixd_reply_add_lossy(struct prefixd_reply *rp, const struct proto_match_
 /* NULL: it was noted for the ranks of a lease. */
 struct prefixd_action *prefixd_reply_send(struct prefixd_engine *e, struct prefixd_request *rq,
 					  struct prefixd_reply *rp);
+/* A body `error` that refuses nothing: it counts as none. */
+void prefixd_say(struct prefixd_engine *e, struct prefixd_request *rq, enum proto_status status,
+		 const struct proto_error *err);
 void prefixd_refuse_as(struct prefixd_engine *e, struct prefixd_request *rq,
 		       enum proto_status status, const struct proto_error *err);
 /* The same with any status. */

@@ -199,7 +199,7 @@ static void snapshot_gather(struct prefixd_server *s, uint64_t now, struct prefi
 {
 	*snap = (struct prefixd_snapshot){
 		.version = prefixd_version(),
-		.device = s->pools.gpu->ops->name,
+		.device = s->pools.ops->name,
 		.devices = s->pools.devices.n,
 		.measures = s->measures,
 		.heap_bytes = s->memory.bytes,
@@ -250,7 +250,8 @@ static void ready_page(struct prefixd_server *s, struct prefixd_http_reply *ret)
 	if (s->draining) {
 		sentence_page(503, "draining: workers can no longer connect, leases may end\n",
 			      ret);
-	} else if (prefixd_engine_over(s->engine, whose, sizeof(whose))) {
+	} else if (prefixd_server_device_lost(s, whose, sizeof(whose)) ||
+		   prefixd_engine_over(s->engine, whose, sizeof(whose))) {
 		snprintf(text, sizeof(text), "degraded: %s\n", whose);
 		sentence_page(503, text, ret);
 	} else {

@@ -94,6 +94,12 @@ static const struct prefixd_series copy_operations[] = {
 #undef X
 };
 
+static const struct prefixd_series copy_errors[] = {
+#define X(sym, text) { text, NULL, AT(carrier.errors[PREFIXD_COPY_ERROR_##sym]) },
+	PREFIXD_COPY_ERRORS(X)
+#undef X
+};
+
 static const struct prefixd_series keepers[] = {
 	{ "holder", NULL, AT(keeper[PREFIXD_KEEPER_HOLDER]) },
 	{ "systemd", NULL, AT(keeper[PREFIXD_KEEPER_SYSTEMD]) },
@@ -322,8 +328,15 @@ const struct prefixd_family prefixd_metric_families[] = {
 		  "to be codable." },
 	{ "prefixd_coded_saved_bytes_total", PREFIXD_COUNTER, ONE(carrier.saved_bytes),
 	  .help = "What the coded ones were shorter than they are on the device." },
+	{ "prefixd_copy_errors_total", PREFIXD_COUNTER, .label = "error", TABLE(copy_errors),
+	  .help = "Blocks that could not be copied: the copy failed, the device is lost, the "
+		  "driver had no memory or would not do it, other bytes arrived, something else." },
 	{ "prefixd_device_lost", PREFIXD_GAUGE, ONE(device_lost),
-	  .help = "1 once the device is gone." },
+	  .help = "1 while the device is lost; /readyz and the log say by what." },
+	{ "prefixd_device_losses_total", PREFIXD_COUNTER, ONE(carrier.losses),
+	  .help = "Times that it was lost." },
+	{ "prefixd_device_opened_again_total", PREFIXD_COUNTER, ONE(carrier.opened),
+	  .help = "Times that it was opened again." },
 	/* ---- space ---- */
 	{ "prefixd_pools", PREFIXD_GAUGE, ONE(pools),
 	  .help = "Pools: one for each size of block." },

@@ -276,10 +276,10 @@ int prefixd_option_parse(const struct prefixd_option *opt, const char *text,
 			return refuse(why, why_len, "%s: longer than %llu bytes", opt->name,
 				      (unsigned long long)opt->max);
 		ret->number = 0;
-		if (opt->flags & PREFIXD_OPT_DEVICE)
-			return device_check(opt, text, why, why_len);
 		if (opt->flags & PREFIXD_OPT_HTTP)
 			return prefixd_http_address_check(text, why, why_len);
+		if (opt->flags & PREFIXD_OPT_DEVICE)
+			return device_check(opt, text, why, why_len);
 		if ((opt->flags & PREFIXD_OPT_REDIS) && text[0])
 			return prefixd_redis_url_check(text, why, why_len);
 		return 0;

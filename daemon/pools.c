@@ -160,10 +160,15 @@ static int slots_again(struct prefixd_rank *rank, uint32_t nth,
 			break;
 		fds[n++] = r;
 	}
-	if (r >= 0)
-		r = n == 0 ? -EINVAL
-			   : rank->gpu->ops->pool_adopt(rank->gpu, fds, n, plan->n_slots,
-							plan->slot_bytes, &rank->pool);
+	/* None of any rank: the devices were lost, and the daemon ended before it had new slots. */
+	if (r >= 0 && n == 0 && !plan->fresh)
+		r = -EINVAL;
+	else if (r >= 0 && n == 0)
+		r = rank->gpu->ops->pool_new(rank->gpu, plan->n_slots, plan->slot_bytes,
+					     &rank->pool);
+	else if (r >= 0)
+		r = rank->gpu->ops->pool_adopt(rank->gpu, fds, n, plan->n_slots, plan->slot_bytes,
+					       &rank->pool);
 	while (r < 0 && n > 0)
 		(void)close(fds[--n]); /* not taken over */
 	return r;
@@ -345,37 +350,55 @@ const char *prefixd_memory_name(uint32_t group, enum prefixd_memory_part part, c
 	return out;
 }
 
-/* Return: 0; negative errno, and he has none of it: half of a group is of no use to anybody. */
-static int pool_keep(const struct prefixd_pool *pool, struct prefixd_keep *keep)
+static int part_keep(struct prefixd_keep *keep, uint32_t group, enum prefixd_memory_part part,
+		     int fd)
 {
-	int fds[PREFIXD_N_MEMORIES];
 	char name[PREFIXD_KEEP_NAME_MAX];
+
+	radix_crash_point("pools_part_made");
+	return prefixd_keep_put(keep, prefixd_memory_name(group, part, name, sizeof(name)), fd);
+}
+
+static int slots_keep(uint32_t group, const struct prefixd_rank *ranks, uint32_t n,
+		      struct prefixd_keep *keep)
+{
 	int r = 0;
 
-	memset(fds, -1, sizeof(fds));
-	for (uint32_t i = 0; i < pool->n_ranks; i++) {
-		const struct prefixd_rank *rank = &pool->ranks[i];
-
-		for (uint32_t k = 0; k < rank->info.n_slabs; k++)
-			fds[prefixd_memory_slab(i, k)] = rank->gpu->ops->pool_fd(rank->pool, k,
-										 false);
-	}
-	fds[PREFIXD_MEMORY_GENERATIONS] = pool->generations.fd;
-	fds[PREFIXD_MEMORY_TABLE] = pool->table.store.len > 0 ? pool->table.fd : -1;
-	fds[PREFIXD_MEMORY_HOST] = pool->host_shm.len > 0 ? pool->host_shm.fd : -1;
-	for (int i = 0; i < PREFIXD_N_MEMORIES && r == 0; i++) {
-		radix_crash_point("pools_part_made");
-		if (fds[i] >= 0)
-			r = prefixd_keep_put(keep,
-					     prefixd_memory_name(pool->group,
-								 (enum prefixd_memory_part)i, name,
-								 sizeof(name)),
-					     fds[i]);
-	}
-	if (r < 0)
-		prefixd_keep_drop(keep, prefixd_memory_name(pool->group, PREFIXD_N_MEMORIES, name,
-							    sizeof(name)));
+	for (uint32_t i = 0; i < n; i++)
+		for (uint32_t k = 0; k < ranks[i].info.n_slabs && r == 0; k++)
+			r = part_keep(keep, group, prefixd_memory_slab(i, k),
+				      ranks[i].gpu->ops->pool_fd(ranks[i].pool, k, false));
 	return r;
+}
+
+/* Return: 0; negative errno, and he has none of it: half of a group is of no use to anybody. */
+static int keep_or_drop(uint32_t group, struct prefixd_keep *keep, int r)
+{
+	char name[PREFIXD_KEEP_NAME_MAX];
+
+	if (r < 0)
+		prefixd_keep_drop(
+			keep, prefixd_memory_name(group, PREFIXD_N_MEMORIES, name, sizeof(name)));
+	return r;
+}
+
+/* Return: as above. */
+static int pool_keep(const struct prefixd_pool *pool, struct prefixd_keep *keep)
+{
+	const struct {
+		enum prefixd_memory_part part;
+		int fd;
+	} rest[] = {
+		{ PREFIXD_MEMORY_GENERATIONS, pool->generations.fd },
+		{ PREFIXD_MEMORY_TABLE, pool->table.store.len > 0 ? pool->table.fd : -1 },
+		{ PREFIXD_MEMORY_HOST, pool->host_shm.len > 0 ? pool->host_shm.fd : -1 },
+	};
+	int r = slots_keep(pool->group, pool->ranks, pool->n_ranks, keep);
+
+	for (size_t i = 0; i < radix_array_size(rest) && r == 0; i++)
+		if (rest[i].fd >= 0)
+			r = part_keep(keep, pool->group, rest[i].part, rest[i].fd);
+	return keep_or_drop(pool->group, keep, r);
 }
 
 static void why_print(const struct prefixd_pool_plan *plan, const char *what, int r, char *why,
@@ -430,9 +453,48 @@ int prefixd_pool_new(struct prefixd_pool **ret_pool, const struct gpu_devices *d
 		prefixd_pool_free(devices, pool);
 		return r;
 	}
-	/* What was adopted is with him already. */
-	*ret_kept = plan->keep && !plan->adopt ? pool_keep(pool, plan->keep) : 0;
+	pool->life = plan->life;
+	pool->fresh = plan->fresh;
+	/* What was adopted is with him already, but slots that were made here. */
+	*ret_kept = 0;
+	if (plan->keep && !plan->adopt)
+		*ret_kept = pool_keep(pool, plan->keep);
+	else if (plan->keep && plan->fresh)
+		*ret_kept = keep_or_drop(
+			pool->group, plan->keep,
+			slots_keep(pool->group, pool->ranks, pool->n_ranks, plan->keep));
 	*ret_pool = pool;
+	return 0;
+}
+
+int prefixd_pool_again(struct prefixd_pool *pool, const struct gpu_devices *devices,
+		       const struct prefixd_pool_plan *plan, struct prefixd_pool_slots *ret_slots,
+		       int *ret_kept, char *why, size_t why_len)
+{
+	struct prefixd_pool made = { .group = pool->group, .n_ranks = pool->n_ranks };
+	const char *what = "a pool";
+	int r = slots_new(devices, &made, plan);
+
+	pool->host_pinned = pool->stage_pinned = false; /* that went with the devices */
+	if (r == 0) {
+		what = "copies between the device and the host tier";
+		r = pin(devices, pool);
+	}
+	if (r < 0) {
+		why_print(plan, what, r, why, why_len);
+		unpin(devices, pool);
+		for (uint32_t i = 0; i < made.n_ranks; i++)
+			if (made.ranks[i].pool)
+				made.ranks[i].gpu->ops->pool_free(made.ranks[i].gpu,
+								  made.ranks[i].pool);
+		return r;
+	}
+	*ret_kept = plan->keep ? keep_or_drop(pool->group, plan->keep,
+					      slots_keep(pool->group, made.ranks, made.n_ranks,
+							 plan->keep))
+			       : 0;
+	memcpy(ret_slots->ranks, made.ranks, sizeof(made.ranks));
+	ret_slots->life = plan->life;
 	return 0;
 }
 
@@ -526,16 +588,32 @@ struct prefixd_desk_memory *prefixd_pools_desk(const struct prefixd_pools *p, ui
 
 /* ---- the table ------------------------------------------------------------------------------- */
 
+/* By their UUIDs, so that no other GPU is taken for one of them. */
+static void device_name(struct prefixd_pools *p)
+{
+	size_t n = (size_t)snprintf(p->device, sizeof(p->device), "%s", p->ops->name);
+	char text[GPU_ID_TEXT];
+	uint8_t id[16];
+
+	for (uint32_t i = 0; p->ops->kind == GPU_KIND_CUDA && i < p->devices.n; i++) {
+		gpu_device_id(p->devices.v[i], id);
+		n += (size_t)snprintf(p->device + n, sizeof(p->device) - n, "%s%s", i ? "," : ":",
+				      gpu_id_print(id, text) + 4); /* without "GPU-" */
+	}
+}
+
 int prefixd_pools_init(struct prefixd_pools *p, const char *device, char *why, size_t why_len)
 {
 	int r;
 
 	*p = (struct prefixd_pools){ 0 };
-	/* auto stays on host memory until clients of all languages can map a GPU's. */
-	r = gpu_devices_open(strcmp(device, "auto") == 0 ? "host" : device, NULL, &p->devices, why,
-			     why_len);
-	p->gpu = p->devices.v[0];
-	return r;
+	r = gpu_devices_open(device, NULL, &p->devices, why, why_len);
+	if (r < 0)
+		return r;
+	p->ops = p->devices.v[0]->ops;
+	p->life = 1;
+	device_name(p);
+	return 0;
 }
 
 void prefixd_pools_deinit(struct prefixd_pools *p)
@@ -574,6 +652,21 @@ void prefixd_pools_put(struct prefixd_pools *p, struct prefixd_pool *pool)
 	p->host_bytes += pool->host.len;
 }
 
+void prefixd_pools_renew(struct prefixd_pools *p, uint32_t group,
+			 const struct prefixd_pool_slots *slots)
+{
+	struct prefixd_pool *pool = p->v[group];
+
+	memcpy(pool->ranks, slots->ranks, sizeof(pool->ranks));
+	pool->info = pool->ranks[0].info;
+	pool->life = slots->life;
+}
+
+bool prefixd_pools_live(const struct prefixd_pools *p, const struct prefixd_pool *pool)
+{
+	return !p->lost && pool->life == p->life;
+}
+
 struct prefixd_pool *prefixd_pools_take(struct prefixd_pools *p, uint32_t group)
 {
 	struct prefixd_pool *pool = group < p->n ? p->v[group] : NULL;
@@ -597,7 +690,7 @@ uint32_t prefixd_pools_fds(const struct prefixd_pools *p, uint32_t group, uint32
 	const struct prefixd_rank *of;
 	uint32_t n = 0;
 
-	if (!pool)
+	if (!pool || !prefixd_pools_live(p, pool))
 		return 0;
 	radix_assert(rank < pool->n_ranks);
 	of = &pool->ranks[rank];
@@ -614,7 +707,7 @@ void prefixd_pools_poison(struct prefixd_pools *p, uint32_t group, struct radix_
 {
 	const struct prefixd_pool *pool = prefixd_pools_get(p, group);
 
-	if (!pool || p->gpu->ops->kind != GPU_KIND_SIM)
+	if (!pool || p->ops->kind != GPU_KIND_SIM || !prefixd_pools_live(p, pool))
 		return;
 	for (uint32_t k = 0; k < pool->n_ranks; k++)
 		for (uint32_t i = 0; i < run.len; i++)

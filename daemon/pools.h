@@ -55,6 +55,7 @@ struct prefixd_rank {
  */
 struct prefixd_pool {
 	uint32_t group;
+	uint32_t life; /* of the devices: how often they had been opened when the slots were made */
 	uint32_t n_ranks;
 	struct prefixd_rank ranks[PREFIXD_RANKS_MAX];
 	struct gpu_pool_info info;   /* what holds of all: rank 0's, and of lengths the least */
@@ -79,6 +80,7 @@ struct prefixd_pool {
 	uint32_t n_scratch;
 	uint64_t scratch_used; /* the device's thread's: a bit for each */
 	bool locked;
+	bool fresh; /* an earlier life's, but for its slots */
 };
 
 /* What POOL_CREATE asks for, and what the settings say to it. */
@@ -94,6 +96,8 @@ struct prefixd_pool_plan {
 	struct prefixd_keep *keep; /* NULL: nothing is kept */
 	uint64_t table_len;        /* that its block table may ask for */
 	bool adopt;                /* an earlier life's; else made anew */
+	uint32_t life;             /* of the devices */
+	bool fresh;                /* adopted, and it left no slots: they are made anew */
 	/* then: descriptors of it, which are duplicated; -1: none */
 	int fds[PREFIXD_N_MEMORIES];
 	void (*step)(void *ctx); /* now and then while it is made; may be NULL */
@@ -110,9 +114,12 @@ struct prefixd_desk_memory {
 struct prefixd_pools {
 	struct prefixd_desk_memory **desks; /* by id; NULL: none */
 	uint32_t n_desks;
-	struct gpu *gpu; /* the first of the devices, which are all of one kind */
-	struct gpu_devices devices;
-	struct prefixd_pool **v; /* by group; NULL: none */
+	struct gpu_devices devices; /* none: they are lost, and who uses them opens them again */
+	const struct gpu_ops *ops;  /* of the first of them; all are of one kind */
+	char device[640];           /* what they are opened by again */
+	uint32_t life;              /* how often they were opened */
+	bool lost;                  /* until they are opened again: nobody touches slots */
+	struct prefixd_pool **v;    /* by group; NULL: none */
 	uint32_t n;
 	uint64_t host_bytes; /* of all host tiers */
 };
@@ -130,6 +137,19 @@ radix_nodiscard int prefixd_pool_new(struct prefixd_pool **ret_pool,
 				     const struct gpu_devices *devices,
 				     const struct prefixd_pool_plan *plan, int *ret_kept, char *why,
 				     size_t why_len);
+/*
+ * New slots for one whose devices were lost, while nobody uses it; what the devices copy to and
+ * from besides is pinned for the new ones.  All but the slots stays.  Return: as above; the loop
+ * gives the pool what it got by prefixd_pools_renew().
+ */
+struct prefixd_pool_slots {
+	struct prefixd_rank ranks[PREFIXD_RANKS_MAX];
+	uint32_t life;
+};
+radix_nodiscard int prefixd_pool_again(struct prefixd_pool *pool, const struct gpu_devices *devices,
+				       const struct prefixd_pool_plan *plan,
+				       struct prefixd_pool_slots *ret_slots, int *ret_kept,
+				       char *why, size_t why_len);
 /* Where the descriptor of a slab of a rank's device slots stands. */
 enum prefixd_memory_part prefixd_memory_slab(uint32_t rank, uint32_t i);
 /* "g7.pool"; PREFIXD_N_MEMORIES: "g7", which is all of them. */
@@ -163,6 +183,11 @@ void prefixd_pools_deinit(struct prefixd_pools *p);
 radix_nodiscard int prefixd_pools_room(struct prefixd_pools *p, uint32_t group);
 /* Into its place, which prefixd_pools_room() has made. */
 void prefixd_pools_put(struct prefixd_pools *p, struct prefixd_pool *pool);
+/* The slots of the pool in that place were made again. */
+void prefixd_pools_renew(struct prefixd_pools *p, uint32_t group,
+			 const struct prefixd_pool_slots *slots);
+/* Its slots are there: they were made in this life of the devices, which are not lost. */
+bool prefixd_pools_live(const struct prefixd_pools *p, const struct prefixd_pool *pool);
 /* Out of it; the caller has it freed.  NULL: there is none. */
 struct prefixd_pool *prefixd_pools_take(struct prefixd_pools *p, uint32_t group);
 /* What OPEN's reply to a rank carries.  Return: how many, 0 for a group without memory. */

@@ -274,7 +274,7 @@ int prefixd_restore_start(struct prefixd_server *s, struct prefixd_engine_config
 			  size_t why_len)
 {
 	struct prefixd_restore *r = calloc(1, sizeof(*r));
-	struct prefixd_kept kept = { .on_gpu = s->pools.gpu->ops->kind == GPU_KIND_CUDA };
+	struct prefixd_kept kept = { .on_gpu = s->pools.ops->kind == GPU_KIND_CUDA };
 	int ret = -ENOMEM;
 	char out[160];
 

@@ -351,7 +351,9 @@ static int engine_start(struct prefixd_server *s, char *why, size_t why_len)
 	prefixd_options_limits(o, &config.limits);
 	config.pool_blocks = o->pool_blocks == PREFIXD_AUTO ? 0 : (uint32_t)o->pool_blocks;
 	config.pool_bytes = prefixd_budget_pools(o);
-	config.grace_ns = s->pools.gpu->ops->grace_ns;
+	config.grace_ns = s->pools.ops->grace_ns;
+	config.device = s->pools.ops->kind == GPU_KIND_CUDA ? PROTO_DEVICE_CUDA
+							    : PROTO_DEVICE_MEMORY;
 	config.watches_processes = true; /* where a process cannot be, its end is its socket's */
 	config.version = "prefixd " PREFIXD_VERSION_TEXT;
 	config.event_ring = (uint32_t)o->event_ring;
@@ -442,6 +444,7 @@ static int server_start(struct prefixd_server *s, char *why, size_t why_len)
 	r = prefixd_pools_init(&s->pools, o->device, why, why_len);
 	if (r < 0)
 		return r;
+	prefixd_info("device %s: %s", s->pools.ops->name, why);
 	r = prefixd_notify_init(&s->notify, s->base, why, why_len);
 	if (r < 0)
 		return r;
@@ -545,7 +548,7 @@ int prefixd_server_run(struct prefixd_server *s)
 	prefixd_budget_pools_print(o, pools, sizeof(pools));
 	prefixd_server_memory_table(o, log_line, NULL);
 	prefixd_info("ready: socket %s, admin socket %s, device %s, pools %s, version %s",
-		     o->socket, o->admin_socket, s->pools.gpu->ops->name, pools, prefixd_version());
+		     o->socket, o->admin_socket, s->pools.ops->name, pools, prefixd_version());
 	prefixd_notify_ready(&s->notify, NULL);
 	if (loop_run(s) < 0) {
 		prefixd_error("the event loop failed");
@@ -567,8 +570,8 @@ struct prefixd_server *prefixd_server_free(struct prefixd_server *s)
 	/* Helpers end before what they work on: threads, then the device, then its memory. */
 	prefixd_tiers_stop(s);
 	s->engine = prefixd_engine_free(s->engine);
-	if (prefixd_restore_keep(s) && !s->give_up)
-		gpu_leave_memory(s->pools.gpu); /* of all: only sim has to know */
+	if (prefixd_restore_keep(s) && !s->give_up && s->pools.devices.n > 0)
+		gpu_leave_memory(s->pools.devices.v[0]); /* of all: only sim has to know */
 	prefixd_pools_deinit(&s->pools);
 	prefixd_tiers_free(s);
 	prefixd_restore_stop(s, s->give_up);

@@ -251,6 +251,12 @@ static void carrier_answer(struct prefixd_server *s, struct prefixd_carrier_mess
 	case PREFIXD_CARRIER_POOL_NEW:
 		prefixd_pool_made(s, m);
 		return;
+	case PREFIXD_CARRIER_POOL_AGAIN:
+		prefixd_device_made(s, m);
+		return;
+	case PREFIXD_CARRIER_WATCH:
+		prefixd_device_lost(s, m);
+		return;
 	case PREFIXD_CARRIER_VERIFY:
 		verified(s, m);
 		return;
@@ -413,7 +419,8 @@ static int listen_to(struct prefixd_server *s, struct prefixd_helper *h, event_c
 
 int prefixd_tiers_start(struct prefixd_server *s, char *why, size_t why_len)
 {
-	const struct prefixd_carrier_config config = { .devices = &s->pools.devices };
+	const struct prefixd_carrier_config config = { .devices = &s->pools.devices,
+						       .device = s->pools.device };
 	const struct timeval second = { .tv_sec = 1 };
 	struct prefixd_tiers *t = calloc(1, sizeof(*t));
 	int r = -ENOMEM;
@@ -436,6 +443,7 @@ int prefixd_tiers_start(struct prefixd_server *s, char *why, size_t why_len)
 		snprintf(why, why_len, "cannot start the thread copy: %s", strerror(-r));
 		return r;
 	}
+	prefixd_device_watch(s);
 	if (!s->options->redis[0])
 		return 0;
 	r = prefixd_redis_begin(&t->redis, s->options, why, why_len);
@@ -478,6 +486,8 @@ void prefixd_tiers_stop(struct prefixd_server *s)
 	prefixd_redis_stop(t->redis);
 	t->redis = NULL;
 	prefixd_carrier_stop(t->carrier);
+	if (t->carrier) /* it may have opened them again since the loop last heard */
+		s->pools.devices = prefixd_carrier_devices(t->carrier);
 	if (t->epochs.path)
 		epochs_save(s);
 }

@@ -57,7 +57,8 @@ struct prefixd_tiers {
 	uint64_t n_failed;      /* copies, when the log last said so */
 	struct prefixd_epoch_entry seen; /* later than what the engine said in this step */
 	bool has_seen;
-	bool kept_said; /* that the keeper failed */
+	bool kept_said;    /* that the keeper failed */
+	char trouble[320]; /* what the device was lost by, or why it cannot be opened again */
 	struct prefixd_watched watch_copy, watch_redis;
 };
 
@@ -65,6 +66,19 @@ struct prefixd_tiers {
 void prefixd_act_pool_make(struct prefixd_server *s, const struct prefixd_action *a); /* or adopt */
 void prefixd_act_pool_destroy(struct prefixd_server *s, const struct prefixd_action *a);
 void prefixd_pool_made(struct prefixd_server *s, struct prefixd_carrier_message *m);
+/* POOL_READY or POOL_FAILED, by the answer to POOL_NEW or POOL_AGAIN. */
+void prefixd_pool_told(struct prefixd_server *s, const struct prefixd_carrier_message *m);
+
+/* tiers_device.c */
+void prefixd_device_watch(struct prefixd_server *s);
+/* The answers to WATCH and to POOL_AGAIN. */
+void prefixd_device_lost(struct prefixd_server *s, const struct prefixd_carrier_message *m);
+void prefixd_device_made(struct prefixd_server *s, struct prefixd_carrier_message *m);
+/* POOL_CREATE of a pool that lost its device. */
+void prefixd_device_again(struct prefixd_server *s, struct prefixd_pool *pool);
+/* The message, which makes a pool, may open lost devices again; and did it? */
+void prefixd_device_allow(struct prefixd_server *s, struct prefixd_carrier_message *m);
+void prefixd_device_heard(struct prefixd_server *s, const struct prefixd_carrier_message *m);
 
 /* tiers_desk.c */
 void prefixd_act_desk(struct prefixd_server *s, const struct prefixd_action *a); /* and TAKE */

@@ -16,6 +16,14 @@ static uint64_t plan_host_bytes(const struct prefixd_pool_plan *plan)
 	return plan->n_host * prefixd_pool_host_stride(plan);
 }
 
+static bool any_slots(const struct prefixd_pool_plan *plan)
+{
+	for (uint32_t i = 0; i < PREFIXD_RANKS_MAX * GPU_SLABS_MAX; i++)
+		if (plan->fds[prefixd_memory_slab(i / GPU_SLABS_MAX, i % GPU_SLABS_MAX)] >= 0)
+			return true;
+	return false;
+}
+
 void prefixd_act_pool_make(struct prefixd_server *s, const struct prefixd_action *a)
 {
 	struct prefixd_carrier_message *m = calloc(1, sizeof(*m));
@@ -23,6 +31,11 @@ void prefixd_act_pool_make(struct prefixd_server *s, const struct prefixd_action
 	uint64_t used = s->pools.host_bytes + s->tiers->host_promised;
 	const bool adopt = a->type == PREFIXD_ACTION_POOL_ADOPT;
 
+	if (prefixd_pools_get(&s->pools, a->group)) { /* it lost its device */
+		free(m);
+		prefixd_device_again(s, s->pools.v[a->group]);
+		return;
+	}
 	if (!m || prefixd_pools_room(&s->pools, a->group) < 0) {
 		free(m);
 		prefixd_later(s, (struct prefixd_later){ .type = PREFIXD_EVENT_POOL_FAILED,
@@ -46,16 +59,19 @@ void prefixd_act_pool_make(struct prefixd_server *s, const struct prefixd_action
 		.table_len = a->u.pool.table_len,
 		.adopt = adopt,
 	};
-	if (adopt)
+	if (adopt) {
 		prefixd_restore_take(s, a->group, m->plan.fds);
+		m->plan.fresh = !any_slots(&m->plan);
+	}
 	/* Redis has a block in one piece, and coded: in memory that the CPU reaches. */
-	if (s->tiers->redis && (s->pools.gpu->ops->kind != GPU_KIND_HOST || m->plan.n_ranks > 1 ||
+	if (s->tiers->redis && (s->pools.ops->kind != GPU_KIND_HOST || m->plan.n_ranks > 1 ||
 				m->plan.cold.codec != GPU_CODEC_NONE))
 		m->plan.n_stage = PREFIXD_STAGES;
 	if (prefixd_options_staged(o))
 		m->plan.n_sum = PREFIXD_SUMS;
 	s->tiers->n_making++;
 	s->tiers->host_promised += plan_host_bytes(&m->plan);
+	prefixd_device_allow(s, m);
 	prefixd_carrier_send(s->tiers->carrier, m);
 }
 
@@ -147,24 +163,51 @@ static void fds_close(int fds[PREFIXD_N_MEMORIES])
 			close(fds[i]);
 }
 
+void prefixd_pool_told(struct prefixd_server *s, const struct prefixd_carrier_message *m)
+{
+	const struct prefixd_pool *pool = m->error < 0 ? NULL : m->pool;
+	const uint32_t group = m->plan.group;
+	struct prefixd_event event = { .type = PREFIXD_EVENT_POOL_FAILED };
+	struct proto_id ids[PREFIXD_RANKS_MAX];
+
+	event.u.pool.group = group;
+	event.u.pool.why = m->why;
+	event.u.pool.lost = m->error == -ENODEV;
+	if (pool) {
+		event.type = PREFIXD_EVENT_POOL_READY;
+		event.u.pool.slot_stride = pool->info.slot_stride;
+		event.u.pool.pool_len = pool->info.len;
+		event.u.pool.generations = pool->generations.base;
+		event.u.pool.table = pool->table.store.len > 0 ? &s->pools.v[group]->table.store
+							       : NULL;
+		event.u.pool.n_fds = (uint8_t)(pool->info.n_slabs + 1);
+		event.u.pool.slab_len = pool->info.slab_bytes;
+		if (s->pools.ops->kind == GPU_KIND_CUDA)
+			event.u.pool.device = PROTO_DEVICE_CUDA;
+		for (uint32_t i = 0; i < pool->n_ranks; i++)
+			memcpy(ids[i].b, pool->ranks[i].info.device_id, sizeof(ids[i].b));
+		event.u.pool.device_ids = ids;
+		event.u.pool.fresh = pool->fresh;
+	}
+	prefixd_server_step(s, &event);
+}
+
 void prefixd_pool_made(struct prefixd_server *s, struct prefixd_carrier_message *m)
 {
-	struct prefixd_event event = { .type = PREFIXD_EVENT_POOL_FAILED };
+	const uint32_t group = m->plan.group;
 	uint64_t heap = s->memory.bytes;
-	struct proto_id ids[PREFIXD_RANKS_MAX];
 	char bytes[32];
 
 	s->tiers->n_making--;
 	s->tiers->host_promised -= plan_host_bytes(&m->plan);
-	event.u.pool.group = m->plan.group;
-	event.u.pool.why = m->why;
+	prefixd_device_heard(s, m);
 	if (m->plan.adopt)
 		fds_close(m->plan.fds); /* the pool has its own */
 	if (!m->pool) {
-		prefixd_error("group %u: %s", m->plan.group, m->why);
+		prefixd_error("group %u: %s", group, m->why);
 		if (m->plan.adopt)
-			prefixd_restore_drop(s, m->plan.group);
-		prefixd_server_step(s, &event);
+			prefixd_restore_drop(s, group);
+		prefixd_pool_told(s, m);
 		return;
 	}
 	prefixd_pools_put(&s->pools, m->pool);
@@ -172,22 +215,10 @@ void prefixd_pool_made(struct prefixd_server *s, struct prefixd_carrier_message 
 	kept_log(s, m);
 	if (m->plan.adopt)
 		geometry_log(s->options, m->pool);
-	event.type = PREFIXD_EVENT_POOL_READY;
-	event.u.pool.slot_stride = m->pool->info.slot_stride;
-	event.u.pool.pool_len = m->pool->info.len;
-	event.u.pool.generations = m->pool->generations.base;
-	event.u.pool.table = m->pool->table.store.len > 0 ? &m->pool->table.store : NULL;
-	event.u.pool.n_fds = (uint8_t)(m->pool->info.n_slabs + 1);
-	event.u.pool.slab_len = m->pool->info.slab_bytes;
-	if (s->pools.gpu->ops->kind == GPU_KIND_CUDA)
-		event.u.pool.device = PROTO_DEVICE_CUDA;
-	for (uint32_t i = 0; i < m->pool->n_ranks; i++)
-		memcpy(ids[i].b, m->pool->ranks[i].info.device_id, sizeof(ids[i].b));
-	event.u.pool.device_ids = ids;
-	prefixd_server_step(s, &event);
+	prefixd_pool_told(s, m);
 	if (s->memory.bytes > heap)
 		prefixd_info("pool %u: its index takes %s now; keys and tree grow with what is "
 			     "stored",
-			     m->plan.group,
+			     group,
 			     prefixd_bytes_print(s->memory.bytes - heap, bytes, sizeof(bytes)));
 }

@@ -88,13 +88,16 @@ int prefixd_redis_begin(struct prefixd_redis **ret_r, const struct prefixd_optio
 /* ---- blocks to and from Redis ---------------------------------------------------------------- */
 
 /* Where the CPU reaches the block in one piece, as Redis has it; NULL: nowhere. */
-static void *slot_view(const struct prefixd_pool *pool, enum radix_tier tier, uint32_t slot)
+static void *slot_view(const struct prefixd_server *s, const struct prefixd_pool *pool,
+		       enum radix_tier tier, uint32_t slot)
 {
 	if (tier == RADIX_TIER_HOST)
 		return prefixd_pool_host(pool, slot);
 	if (pool->cold.codec != GPU_CODEC_NONE)
 		return NULL; /* what Redis has is coded: it goes by a buffer */
-	return pool->n_ranks == 1 ? prefixd_pool_slot(pool, 0, slot) : NULL;
+	if (pool->n_ranks > 1 || !prefixd_pools_live(&s->pools, pool))
+		return NULL;
+	return prefixd_pool_slot(pool, 0, slot);
 }
 
 static void redis_send(struct prefixd_server *s, struct prefixd_redis_message *m)
@@ -204,7 +207,7 @@ void prefixd_act_carry(struct prefixd_server *s, const struct prefixd_action *a)
 		return;
 	}
 	pool = prefixd_pool_of(s, a->group);
-	block = slot_view(pool, out ? c->from : c->to, out ? c->src : c->dst);
+	block = slot_view(s, pool, out ? c->from : c->to, out ? c->src : c->dst);
 	if (pool->block_bytes > BLOCK_BYTES_MAX) { /* it would be stored, and never be read */
 		prefixd_later_moved(s, c->id, PREFIXD_MOVE_FAILED);
 		return;

@@ -285,9 +285,13 @@ static int cuda_event_fd(const struct gpu *g)
 	return gpu_cuda_of(g)->event_fd;
 }
 
-static int cuda_health(const struct gpu *g)
+static int cuda_health(struct gpu *g)
 {
-	return gpu_cuda_of(g)->lost ? -ENODEV : 0;
+	struct cuda *c = gpu_cuda_of(g);
+
+	if (!c->lost && gpu_cuda_enter(c) == 0)
+		gpu_cuda_look(c);
+	return c->lost ? -ENODEV : 0;
 }
 
 static void *cuda_slot_host(const struct gpu_pool *pool, uint32_t slot)

@@ -139,6 +139,7 @@ int gpu_cuda_queues_init(struct cuda *c);
 void gpu_cuda_queues_deinit(struct cuda *c);
 int gpu_cuda_wait(struct cuda *c, const struct cuda_lane *lane, uint32_t limit_ms);
 bool gpu_cuda_queues_end(struct cuda *c);
+void gpu_cuda_look(struct cuda *c);
 bool gpu_cuda_touches(const struct cuda *c, const struct gpu_pool *pool);
 bool gpu_cuda_reaches(const struct cuda *c, uint64_t addr, uint64_t len);
 void gpu_cuda_wake(struct cuda *c);

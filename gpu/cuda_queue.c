@@ -432,6 +432,12 @@ static void check_lanes(struct cuda *c)
 			check_lane(c, &c->lanes[i]);
 }
 
+/* Without a job in flight nothing tells of a fault: an empty queue is asked. */
+void gpu_cuda_look(struct cuda *c)
+{
+	check_lane(c, &c->lanes[CUDA_IN]);
+}
+
 /* Of a lost device: which queues will not touch any memory any more. */
 static void look_for_ends(struct cuda *c)
 {

@@ -80,3 +80,10 @@ const char *gpu_trouble(const struct gpu *g)
 {
 	return g->ops->kind == GPU_KIND_CUDA ? gpu_cuda_trouble(g) : "";
 }
+
+void gpu_device_id(const struct gpu *g, uint8_t ret_id[16])
+{
+	memset(ret_id, 0, 16);
+	if (g->ops->kind == GPU_KIND_CUDA)
+		memcpy(ret_id, gpu_cuda_of(g)->id.b, 16);
+}

@@ -108,7 +108,9 @@ struct gpu_ops {
 	int (*submit)(struct gpu *g, struct gpu_job *job);
 	int (*event_fd)(const struct gpu *g);
 	uint32_t (*reap)(struct gpu *g, uint32_t budget);
-	int (*health)(const struct gpu *g); /* 0, or -ENODEV once the device is lost */
+	/* 0, or -ENODEV once the device is lost.  Where nothing is in flight, whose end would tell,
+	 * the device is asked: cheap, but not for every turn of a loop. */
+	int (*health)(struct gpu *g);
 };
 
 /* Every back end's state begins with this. */
@@ -146,6 +148,9 @@ void gpu_close(struct gpu *g); /* accepts NULL */
  * where there is nothing to say.  Valid until the next call.
  */
 const char *gpu_trouble(const struct gpu *g);
+
+/* Of a GPU its UUID, by which it is found again ("cuda:UUID"); else zeroes. */
+void gpu_device_id(const struct gpu *g, uint8_t ret_id[16]);
 
 /*
  * The virtual clock of sim: makes jobs due and moves their data.  It stands still unless somebody

@@ -128,7 +128,7 @@ static uint32_t host_reap(struct gpu *g, uint32_t budget)
 	return n;
 }
 
-static int host_health(const struct gpu *g)
+static int host_health(struct gpu *g)
 {
 	return 0;
 }

@@ -440,7 +440,7 @@ static uint32_t sim_reap(struct gpu *g, uint32_t budget)
 	return n;
 }
 
-static int sim_health(const struct gpu *g)
+static int sim_health(struct gpu *g)
 {
 	return sim_of(g)->lost ? -ENODEV : 0;
 }

@@ -111,6 +111,7 @@ struct pfx_client {
 	uint64_t op_prefix, op_counter;
 	uint64_t call_deadline_ns;
 	bool attempted;           /* this call has used its one attempt to connect */
+	bool heard_of_loss;       /* of a pool, during this call */
 	bool in_doubt;            /* a request went out, at least in part, and got no reply */
 	uint64_t next_attempt_ns; /* before that, a call does not even try */
 	uint64_t backoff_ns;
@@ -161,6 +162,7 @@ void pfx_lease_lose_all(struct pfx_client *c);
 bool pfx_lease_forget(struct pfx_client *c, uint64_t handle);
 void pfx_lease_forget_all(struct pfx_client *c);
 /* A lease of the caller's that QUIESCED would speak of, and that he is not done with. */
+bool pfx_lease_any(const struct pfx_client *c);
 bool pfx_lease_unsettled(const struct pfx_client *c);
 void pfx_lease_deinit(struct pfx_client *c);
 /* The lease of a call, or the status to return: unknown, doubtful, or of another namespace. */
@@ -213,7 +215,9 @@ uint32_t pfx_deadline_us(const struct pfx_client *c);
 
 /* ---- namespace.c ----------------------------------------------------------------------------- */
 
-/* Sends OPEN again when the namespace is of an earlier life.  Return: as pfx_request. */
+/* LOST: the namespaces of that group are opened again, and map anew, when they are used. */
+void pfx_group_lost(struct pfx_client *c, uint64_t group);
+/* Sends OPEN again when the namespace is of an earlier life, or lost.  Return: as pfx_request. */
 int pfx_namespace_ensure(struct pfx_client *c, struct pfx_namespace *ns);
 void pfx_namespace_deinit_all(struct pfx_client *c);
 

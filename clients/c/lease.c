@@ -117,6 +117,14 @@ bool pfx_lease_unsettled(const struct pfx_client *c)
 	return false;
 }
 
+bool pfx_lease_any(const struct pfx_client *c)
+{
+	for (uint32_t i = 0; i < c->leases.n; i++)
+		if (c->leases.v[i].used)
+			return true;
+	return false;
+}
+
 void pfx_lease_deinit(struct pfx_client *c)
 {
 	free(c->leases.v);
@@ -176,7 +184,7 @@ void pfx_lease_failed(struct pfx_client *c, uint64_t handle, int r, bool changed
 		return;
 	if (r == PFX_UNKNOWN_LEASE)
 		pfx_lease_remove(c, l);
-	else if (r == PFX_REVOKED)
+	else if (r == PFX_REVOKED || r == PFX_DEVICE_LOST)
 		l->revoked = true;
 	else if (changed || c->in_doubt)
 		l->doubtful = true;

@@ -314,6 +314,38 @@ static const char *bad_geometry(const struct pfx_namespace *ns, const struct pro
 	return NULL;
 }
 
+void pfx_group_lost(struct pfx_client *c, uint64_t group)
+{
+	for (struct pfx_namespace *ns = c->namespaces; ns; ns = ns->next)
+		ns->stale |= ns->life == c->life && ns->info.group == group;
+	for (struct pfx_pool *p = c->pools; p; p = p->next)
+		p->lost |= p->life == c->life && p->group == group;
+}
+
+/*
+ * A GPU's memory that was lost: until all who map it let go of it there may be none for the next
+ * pool.  A lease may still be read through, so it stays while one is held.
+ */
+static void let_go(struct pfx_client *c)
+{
+	struct pfx_pool **at = &c->pools, *p;
+
+	if (pfx_lease_any(c))
+		return;
+	while ((p = *at)) {
+		const struct pfx_namespace *ns = c->namespaces;
+
+		while (ns && ns->pool != p)
+			ns = ns->next;
+		if (ns || !p->lost || !p->address) {
+			at = &p->next;
+			continue;
+		}
+		*at = p->next;
+		pool_free(p, false);
+	}
+}
+
 static int take_open(struct pfx_client *c, struct pfx_namespace *ns,
 		     const struct proto_open_rep *rep, const int *fds)
 {
@@ -343,6 +375,8 @@ static int take_open(struct pfx_client *c, struct pfx_namespace *ns,
 	ns->pool = pool;
 	ns->desk = desk;
 	ns->life = c->life;
+	ns->stale = false;
+	let_go(c);
 	ns->info = (pfx_namespace_info){
 		.struct_size = sizeof(ns->info),
 		.id = rep->ns,
@@ -374,7 +408,7 @@ int pfx_namespace_ensure(struct pfx_client *c, struct pfx_namespace *ns)
 	uint32_t n_fds;
 	int r;
 
-	if (ns->life == c->life)
+	if (ns->life == c->life && !ns->stale)
 		return 0;
 	r = pfx_request(c, PROTO_OP_OPEN, ns, &f);
 	if (r)

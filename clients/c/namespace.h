@@ -35,6 +35,7 @@ struct pfx_pool {
 	const uint64_t *generations;
 	size_t generations_len;
 	uint32_t n_slots;
+	bool lost; /* with its device; unmapped when nobody holds a lease any more */
 };
 
 /* Memory to write in, of one session and pool group: desk.c. */
@@ -53,6 +54,7 @@ struct pfx_namespace {
 	struct pfx_namespace *next;
 	struct pfx_client *client;
 	uint32_t life; /* under which it is open; another than the client's: OPEN again */
+	bool stale;    /* its pool was lost since: the same */
 	int map;
 	uint8_t *open_body; /* OPEN's body as first sent; sent again after a reconnect */
 	uint32_t open_body_len;

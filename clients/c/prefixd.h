@@ -32,7 +32,6 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
-
 #if defined(__GNUC__)
 #define PFX_API __attribute__((visibility("default")))
 #else
@@ -65,11 +64,12 @@ enum pfx_status {
 	PFX_UNSUPPORTED = 22,
 	PFX_NO_MEMORY = 23,
 	PFX_REVOKED = 24,
-	PFX_GONE = 100,     /* no daemon answers at the socket, or it closed the connection */
-	PFX_PROTOCOL = 101, /* it answered something that is not the protocol */
-	PFX_FORKED = 102,   /* this client belongs to the parent process */
-	PFX_ARGUMENT = 103, /* the call itself is wrong; pfx_error() names the argument */
-	PFX_TOO_SMALL = 104 /* the caller's array is too small; the needed length was written */
+	PFX_DEVICE_LOST = 25, /* its pool's memory is gone; a later call opens it anew */
+	PFX_GONE = 100,       /* no daemon answers at the socket, or it closed the connection */
+	PFX_PROTOCOL = 101,   /* it answered something that is not the protocol */
+	PFX_FORKED = 102,     /* this client belongs to the parent process */
+	PFX_ARGUMENT = 103,   /* the call itself is wrong; pfx_error() names the argument */
+	PFX_TOO_SMALL = 104   /* the caller's array is too small; the needed length was written */
 };
 
 PFX_API const char *pfx_status_to_string(int status);
@@ -80,8 +80,7 @@ PFX_API const char *pfx_version(void);
 /* struct_size first: sizeof(the struct), so that later versions can add members at the end. */
 typedef struct {
 	size_t struct_size;
-	/* path; NULL: $PREFIXD_SOCKET, else /run/prefixd/prefixd.sock, but where there is no
-	 * /run/prefixd $XDG_RUNTIME_DIR/prefixd.sock, which a daemon that is not root uses */
+	/* path; NULL: $PREFIXD_SOCKET, else /run/prefixd/prefixd.sock or $XDG_RUNTIME_DIR's */
 	const char *socket;
 	const char *name;     /* shown to operators; NULL: the program's name */
 	uint32_t deadline_ms; /* default for every call; 0: 1000 */
@@ -90,8 +89,7 @@ typedef struct {
 
 /* Sets *ret_client but on PFX_NO_MEMORY, PFX_ARGUMENT; with PFX_GONE it connects when used. */
 PFX_API int pfx_connect(const pfx_connect_options *options, pfx_client **ret_client);
-/* Ends the session and the mappings; accepts NULL.  Leases that were not released, lost ones too,
- * keep their blocks from eviction until this process ends: release them before. */
+/* Ends the session and the mappings; accepts NULL.  Leases not released keep their blocks. */
 PFX_API void pfx_close(pfx_client *client);
 PFX_API int pfx_ping(pfx_client *client, uint32_t deadline_ms /* 0: the default */);
 /* 16 bytes that name the daemon's life; they change when it restarts. */

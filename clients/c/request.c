@@ -240,6 +240,9 @@ static int take_error(struct pfx_client *c, const struct pfx_frame *f)
 	case PROTO_STATUS_SELF_TEST:
 		pfx_drop(c);
 		return PFX_SELF_TEST;
+	case PROTO_STATUS_UNKNOWN_NAMESPACE:
+		/* Its pool was lost, and made again, while the request was on its way. */
+		return c->heard_of_loss ? PFX_DEVICE_LOST : PFX_UNKNOWN_NAMESPACE;
 	default:
 		return f->h.status < PFX_GONE ? f->h.status : PFX_PROTOCOL;
 	}
@@ -289,11 +292,28 @@ static int send_request(struct pfx_client *c, uint16_t op, const void *msg)
 	return r ? broken(c, op, r) : 0;
 }
 
-/* The next frame, if it is of this life of the daemon.  Return: as pfx_request. */
+/* True: a pool of this life is lost; its namespaces are opened again when they are used next. */
+static bool hears_of_loss(struct pfx_client *c, const struct pfx_frame *f)
+{
+	if (f->h.op != PROTO_OP_LOST || f->h.status != PROTO_STATUS_DEVICE_LOST ||
+	    f->h.version < 3 || !proto_id_equal(&f->h.boot, &c->boot))
+		return false;
+	pfx_group_lost(c, f->h.seq);
+	c->heard_of_loss = true;
+	return true;
+}
+
+/*
+ * The next frame, if it is of this life of the daemon.  LOST is heard in between: it belongs to no
+ * call.  Return: as pfx_request.
+ */
 static int receive_any(struct pfx_client *c, uint16_t asked, struct pfx_frame *ret_frame)
 {
-	int r = pfx_wire_receive(&c->wire, c->call_deadline_ns, ret_frame);
+	int r;
 
+	do {
+		r = pfx_wire_receive(&c->wire, c->call_deadline_ns, ret_frame);
+	} while (r == 0 && hears_of_loss(c, ret_frame));
 	if (r)
 		return broken(c, asked, r);
 	if (asked != PROTO_OP_HELLO && !proto_id_equal(&ret_frame->h.boot, &c->boot)) {
@@ -340,7 +360,7 @@ int pfx_request(struct pfx_client *c, uint16_t op, const void *msg, struct pfx_f
 	struct pfx_frame f;
 	int r;
 
-	c->in_doubt = false;
+	c->in_doubt = c->heard_of_loss = false;
 	if (c->stream_seq)
 		return pfx_fail(c, PFX_WRONG_STATE,
 				"%s: this client has subscribed and hears events only",

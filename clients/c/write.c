@@ -162,7 +162,8 @@ int pfx_release(pfx_namespace *ns, uint64_t lease, uint32_t flags, uint32_t next
 	r = pfx_request(c, PROTO_OP_RELEASE, &req, &f);
 	l = pfx_lease_find(c, lease);
 	/* Gone with an answer, and also without one: the request is on its way, to be obeyed. */
-	if (l && (r == 0 || r == PFX_UNKNOWN_LEASE || r == PFX_REVOKED || c->in_doubt))
+	if (l && (r == 0 || r == PFX_UNKNOWN_LEASE || r == PFX_REVOKED || r == PFX_DEVICE_LOST ||
+		  c->in_doubt))
 		pfx_lease_remove(c, l);
 	if (r == PFX_LOST)
 		(void)pfx_lease_forget(c, lease); /* HELLO's reply tells that it is left */

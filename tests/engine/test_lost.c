@@ -39,13 +39,12 @@ static struct scene_place older(struct world *w, uint32_t pid, uint16_t version)
 	return at;
 }
 
-static struct proto_id pool_name(const struct scene_place *at)
+/* Opens it again, and says what its pool is called. */
+static struct proto_id pool_name(struct scene_place *at)
 {
-	struct proto_open_rep o;
-
-	ck_assert_int_eq(open_status(at->c, &o), 0);
-	ck_assert_uint_eq(o.flags & PROTO_OPENED_KEPT, 0);
-	return o.pool;
+	ck_assert_int_eq(open_status(at->c, &at->ns), 0);
+	ck_assert_uint_eq(at->ns.flags & PROTO_OPENED_KEPT, 0);
+	return at->ns.pool;
 }
 
 /* Every slot is free or a block's; nothing is held. */
@@ -107,7 +106,11 @@ START_TEST(leases_end_and_say_so)
 	ck_assert_int_eq(open_status(b.c, &b.ns), PROTO_STATUS_BUSY);
 	/* New memory, with another name, serves as before. */
 	world_pool_answer(w, true);
+	/* What was mapped before is not the new memory: nobody is served before he opens it. */
+	ck_assert_int_eq(match_status(&a, 0, 4, &m), PROTO_STATUS_UNKNOWN_NAMESPACE);
+	ck_assert_int_eq(match_status(&b, 0, 4, &m), PROTO_STATUS_UNKNOWN_NAMESPACE);
 	after = pool_name(&a);
+	(void)pool_name(&b);
 	ck_assert(!proto_id_equal(&before, &after));
 	ck_assert_uint_eq(room_match(&a, 0, 4).n_device, 0);
 	room_put(&b, 0, 4);
@@ -148,6 +151,7 @@ START_TEST(quarantine_and_orphans_end)
 	ck_assert_uint_eq(room_stats(w).slots[RADIX_SLOT_FREE], 16);
 	ck_assert(!b.c->used); /* it held nothing else: nobody waits for its process */
 	ck_assert_uint_eq(c.c->n_lost, 1);
+	(void)pool_name(&c);
 	room_put(&c, 2, 16);
 	world_kill(w, 102);
 	check_quiet(w);
@@ -184,6 +188,7 @@ START_TEST(who_waits_is_told)
 	while (world_event(a.c, &seq, &e))
 		ck_assert_uint_eq(e.state, PROTO_WAIT_FAILED);
 	world_run_until_idle(w);
+	(void)pool_name(&b);
 	room_put(&b, 4, 8);
 	world_kill(w, 100);
 	world_kill(w, 101);
@@ -203,7 +208,7 @@ static uint64_t members(void)
 }
 
 /* Waits until all moves have ended, and gives the pool memory again. */
-static void lose_and_renew(void)
+static void lose_and_renew(struct scene_place *at)
 {
 	tiers.w.config.hold_pools = true;
 	world_pool_lost(&tiers.w, 0);
@@ -211,6 +216,8 @@ static void lose_and_renew(void)
 	ck_assert_uint_eq(tiers.w.n_wanted, 1);
 	world_pool_answer(&tiers.w, true);
 	tiers.w.config.hold_pools = false;
+	if (at)
+		(void)pool_name(at);
 }
 
 static void check_comes_up(const struct scene_place *at, uint32_t p)
@@ -234,7 +241,7 @@ START_TEST(lower_copies_serve)
 	for (uint32_t p = 0; p < 4; p++)
 		ck_assert_uint_eq(tiers_put(&at, p), BLOCKS);
 	ck_assert_uint_eq(members(), 4 * BLOCKS);
-	lose_and_renew();
+	lose_and_renew(&at);
 	ck_assert_uint_eq(at.c->n_lost, 1);
 	ck_assert_uint_eq(members(), 4 * BLOCKS);
 	for (uint32_t p = 0; p < 4; p++) {
@@ -257,7 +264,7 @@ START_TEST(path_without_beginning_goes)
 	ck_assert_uint_eq(tiers_put(&at, 0), BLOCKS);
 	ck_assert_uint_eq(tiers_put(&at, 1), BLOCKS);
 	tiers_check_at(&at, 0, 4, 4, 0);
-	lose_and_renew();
+	lose_and_renew(&at);
 	world_stats(&tiers.w, 0, &st);
 	ck_assert_uint_eq(st.n_blocks, 0);
 	ck_assert_uint_eq(st.removed[RADIX_REMOVE_DEVICE], 2 * BLOCKS);
@@ -338,6 +345,7 @@ START_TEST(asks_later_each_time)
 		world_advance(&tiers.w, 1);
 	}
 	world_pool_answer(&tiers.w, true);
+	(void)pool_name(&at);
 	check_comes_up(&at, 0);
 	/* The next loss begins anew. */
 	world_pool_lost(&tiers.w, 0);
@@ -345,6 +353,7 @@ START_TEST(asks_later_each_time)
 	world_advance(&tiers.w, SECOND);
 	ck_assert_uint_eq(tiers.w.n_wanted, 1);
 	world_pool_answer(&tiers.w, true);
+	(void)pool_name(&at);
 	check_comes_up(&at, 0);
 	tiers_check_quiet();
 	world_deinit(&tiers.w);
@@ -383,6 +392,10 @@ static void turn(struct story *s)
 		world_run_until_idle(&tiers.w);
 		world_pool_answer(&tiers.w, true);
 		tiers.w.config.hold_pools = false;
+		if (s->a.c->open)
+			(void)pool_name(&s->a);
+		if (s->b.c->open)
+			(void)pool_name(&s->b);
 	}
 }
 
@@ -397,6 +410,7 @@ static uint64_t do_match(struct story *s, const struct scene_place *at, uint32_t
 	struct proto_match_rep rep = { 0 };
 
 	turn(s);
+	m.ns = at->ns.ns; /* it may have been opened again */
 	ck_assert(told_lost(world_match(at->c, &m, &rep)));
 	if (rep.lease)
 		s->leases[s->n_leases++] = rep.lease;
@@ -437,6 +451,7 @@ static void do_prefetch(struct story *s, const struct scene_place *at, uint32_t 
 	struct proto_prefetch_rep rep;
 
 	turn(s);
+	m.ns = at->ns.ns;
 	ck_assert(told_lost(world_prefetch(at->c, &m, &rep)));
 }
 
@@ -573,7 +588,7 @@ START_TEST(lost_while_compared)
 
 		ck_assert_int_eq(world_open(at.c, &q, &o), -EINPROGRESS);
 	}
-	lose_and_renew();
+	lose_and_renew(NULL);
 	if (_i)
 		ck_assert_int_eq(world_open_reply(at.c, &o), PROTO_STATUS_DEVICE_LOST);
 	at = room_place(&tiers.w, 102);

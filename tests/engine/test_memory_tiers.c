@@ -146,8 +146,9 @@ static void find_again(const struct scene_place *at, uint32_t p)
 }
 
 /* The pool's device is lost while somebody holds blocks of it.  Who is owed a LOST gets it. */
-static void lose(const struct scene_place *a, const struct scene_place *b)
+static void lose(struct scene_place *a, struct scene_place *b)
 {
+	struct proto_open_req o = world_open_req("m");
 	struct proto_match_rep m;
 	struct proto_release_req r = { 0 };
 	struct proto_release_rep released;
@@ -160,6 +161,8 @@ static void lose(const struct scene_place *a, const struct scene_place *b)
 	ck_assert_uint_ge(b->c->n_lost, 1);
 	r.lease = m.lease;
 	ck_assert_int_eq(world_release(a->c, &r, &released), PROTO_STATUS_DEVICE_LOST);
+	DO(world_open(a->c, &o, &a->ns));
+	DO(world_open(b->c, &o, &b->ns));
 	ck_assert_uint_eq(world_counters(&w).pools_lost, 1);
 }
 

@@ -465,6 +465,19 @@ static void assert_lost(struct gpu *g, const char *call)
 	ck_assert_ptr_null(none);
 }
 
+/* Nothing is in flight whose end would tell: it is asked. */
+START_TEST(fault_while_idle)
+{
+	struct gpu *g = open_cuda("fail=stream_query:3:999");
+
+	ck_assert_int_eq(g->ops->health(g), 0);
+	ck_assert_int_eq(g->ops->health(g), 0);
+	assert_lost(g, "cuStreamQuery");
+	gpu_close(g);
+	ck_assert_uint_eq(census().n_broken, 0);
+}
+END_TEST
+
 /* A queue that has faulted says nothing. */
 START_TEST(silent_faults)
 {
@@ -636,6 +649,7 @@ static Suite *cuda(void)
 	tcase_add_test(t, order_of_one_way);
 	tcase_add_test(t, urgent_ones_first);
 	tcase_add_test(t, threads_take_turns);
+	tcase_add_test(t, fault_while_idle);
 	tcase_add_loop_test(t, silent_faults, 0, 4);
 	tcase_add_loop_test(t, lost_but_still_writing, 0, 4);
 	tcase_add_test(t, close_waits);

@@ -191,7 +191,7 @@ static void act_send(struct world *w, const struct prefixd_action *a)
 		world_client_event(c, &h, a->u.send.bytes + PROTO_HEADER_LEN);
 		return;
 	}
-	if (h.op == PROTO_OP_LOST && h.status == PROTO_STATUS_OK) {
+	if (h.op == PROTO_OP_LOST && h.status == PROTO_STATUS_DEVICE_LOST) {
 		world_client_lost(c, &h, a->u.send.bytes + PROTO_HEADER_LEN);
 		return;
 	}
@@ -470,6 +470,7 @@ void world_pool_answer(struct world *w, bool ready)
 			event.u.pool.generations = p->generations;
 			event.u.pool.table = w->config.keep ? &p->table.store : NULL;
 			event.u.pool.n_fds = 2;
+			event.u.pool.fresh = again && adopt;
 			world_tiers_pool(w, group, n_host, bytes, coded, adopt || again);
 		}
 		world_step(w, &event);

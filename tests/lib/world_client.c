@@ -264,7 +264,7 @@ void world_client_lost(struct world_client *c, const struct proto_header *h, con
 	struct proto_error m;
 	const char *bad;
 
-	world_check(c->w, h->status == PROTO_STATUS_OK && c->version >= 3);
+	world_check(c->w, c->version >= 3);
 	world_check(c->w, memcmp(&h->boot, &c->w->config.engine.boot, sizeof(h->boot)) == 0);
 	if (proto_error_decode(body, h->len, &m, &bad))
 		world_fail(c->w, "a LOST does not decode: %s", bad);
