@@ -263,7 +263,8 @@ static void pool_next(struct prefixd_carrier *c)
 	int r = 0;
 
 	radix_list_remove(&m->message.link);
-	if (m->message.kind != PREFIXD_CARRIER_POOL_FREE) {
+	if (m->message.kind == PREFIXD_CARRIER_POOL_NEW ||
+	    m->message.kind == PREFIXD_CARRIER_POOL_AGAIN) {
 		atomic_store_explicit(&c->making, true, memory_order_relaxed);
 		m->begun_ns = prefixd_carrier_clock();
 		r = pool_make(c, m);

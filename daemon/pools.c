@@ -578,7 +578,7 @@ int prefixd_pools_desk_fd(const struct prefixd_pools *p, uint32_t id)
 	const struct prefixd_desk_memory *d = prefixd_pools_desk(p, id);
 
 	radix_assert(d); /* the engine names what is READY */
-	return p->gpu->ops->pool_fd(d->pool, 0, false);
+	return p->ops->pool_fd(d->pool, 0, false);
 }
 
 struct prefixd_desk_memory *prefixd_pools_desk(const struct prefixd_pools *p, uint32_t id)

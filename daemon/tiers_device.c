@@ -93,9 +93,12 @@ void prefixd_device_again(struct prefixd_server *s, struct prefixd_pool *pool)
 
 void prefixd_device_allow(struct prefixd_server *s, struct prefixd_carrier_message *m)
 {
-	/* Desks lie on the device too, and sessions name them: it is not closed under them. */
-	if (!s->pools.lost || s->pools.n_desks > 0)
+	if (!s->pools.lost)
 		return;
+	/* Desks lie on the device too, until the engine has let go of them. */
+	for (uint32_t i = 0; i < s->pools.n_desks; i++)
+		if (s->pools.desks[i])
+			return;
 	m->life = s->pools.life;
 	s->pools.devices.n = 0; /* the thread's alone, from here on */
 }
