@@ -233,6 +233,19 @@ START_TEST(runs_name_the_slots_of_the_window)
 }
 END_TEST
 
+/* The slot behind those that are hidden has the number that a run of none would go on with. */
+START_TEST(hidden_blocks_are_a_run_of_their_own)
+{
+	begin(8, 20);
+	bed_store(&b, "ABCDEFG");
+	ck_assert_uint_eq(radix_evict(b.ix, 7, RADIX_REMOVE_EVICT), 7);
+	bed_store(&b, "abcdefgh");
+	ck_assert_uint_eq(radix_device_slot(b.ix, bed_place(&b, "a").node, 4), 3);
+	runs_are("abcdefgh", false, BED_MAX_PATH, 4, 4);
+	bed_deinit(&b);
+}
+END_TEST
+
 START_TEST(a_match_goes_on_from_a_place)
 {
 	struct radix_place from;
@@ -596,6 +609,7 @@ int main(void)
 	tcase_add_test(tc, a_branch_keeps_its_window);
 	tcase_add_test(tc, a_match_is_the_longest_that_has_its_window);
 	tcase_add_test(tc, runs_name_the_slots_of_the_window);
+	tcase_add_test(tc, hidden_blocks_are_a_run_of_their_own);
 	tcase_add_test(tc, a_match_goes_on_from_a_place);
 	tcase_add_test(tc, a_prompt_may_be_longer_than_the_pool);
 	tcase_add_test(tc, a_pin_keeps_its_window_or_everything);
