@@ -383,7 +383,7 @@ int pfx_orphans(pfx_client *c, uint32_t *ret_n_leases)
 	return r;
 }
 
-int pfx_quiesced(pfx_client *c, uint32_t *ret_n_slots)
+int pfx_quiesced_after(pfx_client *c, uint32_t word, uint64_t value, uint32_t *ret_n_slots)
 {
 	struct proto_quiesced_req req;
 	struct proto_quiesced_rep rep;
@@ -398,7 +398,12 @@ int pfx_quiesced(pfx_client *c, uint32_t *ret_n_slots)
 	r = pfx_ready(c, NULL);
 	if (r)
 		return r;
+	r = pfx_word_check(c, word);
+	if (r)
+		return r;
 	req = pfx_quiesced_req(c);
+	req.word = word;
+	req.value = value;
 	r = pfx_request(c, PROTO_OP_QUIESCED, &req, &f);
 	if (r)
 		return pfx_gone(c, r);
@@ -410,6 +415,11 @@ int pfx_quiesced(pfx_client *c, uint32_t *ret_n_slots)
 	if (ret_n_slots)
 		*ret_n_slots = rep.n_slots;
 	return 0;
+}
+
+int pfx_quiesced(pfx_client *c, uint32_t *ret_n_slots)
+{
+	return pfx_quiesced_after(c, 0, 0, ret_n_slots);
 }
 
 int pfx_admin(pfx_client *c, const char *json, uint32_t deadline_ms, char **ret_json)

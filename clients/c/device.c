@@ -138,3 +138,37 @@ void pfx_device_unmap(struct pfx_device *d, uint64_t addr, uint64_t len, uint64_
 {
 	unmap(d, addr, len, len, slab_len);
 }
+
+int pfx_device_register(struct pfx_device *d, void *p, size_t len, uint64_t *ret_addr, char *why,
+			size_t why_len)
+{
+	const unsigned flags = GPU_CU_MEMHOSTREGISTER_PORTABLE | GPU_CU_MEMHOSTREGISTER_DEVICEMAP;
+	gpu_cu_result r = d->driver.host_register(p, len, flags);
+	gpu_cu_ptr addr;
+
+	if (r != GPU_CU_SUCCESS)
+		return failed(d, "cuMemHostRegister", r, why, why_len);
+	r = d->driver.host_pointer(&addr, p, 0);
+	if (r != GPU_CU_SUCCESS) {
+		(void)d->driver.host_unregister(p);
+		return failed(d, "cuMemHostGetDevicePointer", r, why, why_len);
+	}
+	*ret_addr = addr;
+	return 0;
+}
+
+/* Without a current context it fails, and the pages stay pinned until the process ends. */
+void pfx_device_unregister(struct pfx_device *d, void *p)
+{
+	(void)d->driver.host_unregister(p);
+}
+
+int pfx_device_write(struct pfx_device *d, void *stream, uint64_t addr, uint64_t value, char *why,
+		     size_t why_len)
+{
+	/* By default the write is a release: what the stream did before it is seen before it. */
+	gpu_cu_result r = d->driver.stream_write(stream, addr, value,
+						 GPU_CU_STREAM_WRITE_VALUE_DEFAULT);
+
+	return r == GPU_CU_SUCCESS ? 0 : failed(d, "cuStreamWriteValue64", r, why, why_len);
+}

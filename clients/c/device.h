@@ -25,3 +25,11 @@ bool pfx_device_is(const struct pfx_device *d, const struct proto_id *id);
 int pfx_device_map(struct pfx_device *d, const int *fds, uint32_t n, uint64_t len,
 		   uint64_t slab_len, bool writable, uint64_t *ret_addr, char *why, size_t why_len);
 void pfx_device_unmap(struct pfx_device *d, uint64_t addr, uint64_t len, uint64_t slab_len);
+/* Memory of this process that streams may write, in all contexts of it; one must be current.
+ * Return: 0; -EIO, -ENOMEM with a sentence in `why`. */
+int pfx_device_register(struct pfx_device *d, void *p, size_t len, uint64_t *ret_addr, char *why,
+			size_t why_len);
+void pfx_device_unregister(struct pfx_device *d, void *p);
+/* Puts a write of 64 bits into a stream, behind what is in it.  Return: as the one above it. */
+int pfx_device_write(struct pfx_device *d, void *stream, uint64_t addr, uint64_t value, char *why,
+		     size_t why_len);

@@ -16,6 +16,7 @@
  *     prompt.c     MATCH, EXTEND, PROBE, EXPLAIN
  *     write.c      RESERVE, COMMIT, RELEASE, REPORT
  *     wait.c       WAIT
+ *     words.c      the words that a stream writes
  *     load.c       the end of loads, PREFETCH
  */
 #pragma once
@@ -23,6 +24,7 @@
 #include "clients/c/namespace.h"
 #include "clients/c/prefixd_load.h"
 #include "clients/c/prefixd_restart.h"
+#include "clients/c/prefixd_words.h"
 #include "proto/codec.h"
 
 #include <stdarg.h>
@@ -125,6 +127,7 @@ struct pfx_client {
 	struct pfx_namespace *namespaces;
 	struct pfx_pool *pools;
 	struct pfx_desk *desks;
+	struct pfx_words *words;   /* of this connection and earlier ones, newest first */
 	struct pfx_device *device; /* of a pool on a GPU; NULL: none was met */
 	uint16_t n_memories;       /* that pools were mapped of so far */
 	uint64_t stream_seq;       /* of SUBSCRIBE; 0: not subscribed */
@@ -146,6 +149,12 @@ int pfx_wire_reserve(struct pfx_wire *w, size_t more);
 int pfx_wire_flush(struct pfx_wire *w, uint64_t deadline_ns);
 /* The next frame, whatever its seq. */
 int pfx_wire_receive(struct pfx_wire *w, uint64_t deadline_ns, struct pfx_frame *ret_frame);
+/* Descriptors that come with OPEN's reply: the pool's, then its write memory, then words. */
+static inline uint32_t pfx_open_fds(const struct proto_open_rep *rep)
+{
+	return rep->n_pool_fds + (rep->n_write > 0) + (rep->n_words > 0);
+}
+
 /* Takes the first n waiting descriptors; false when there are fewer. */
 bool pfx_wire_take_fds(struct pfx_wire *w, uint32_t n, int ret_fds[PFX_MAX_FDS]);
 bool pfx_wire_hung_up(const struct pfx_wire *w);
@@ -227,6 +236,14 @@ void pfx_namespace_deinit_all(struct pfx_client *c);
 int pfx_desk_map(struct pfx_client *c, const struct proto_open_rep *rep, int fd,
 		 struct pfx_desk **ret_desk);
 void pfx_desks_free(struct pfx_client *c, bool child);
+
+/* ---- words.c --------------------------------------------------------------------------------- */
+
+/* What came with OPEN's reply; the descriptor stays the caller's.  Return: 0, a public status. */
+int pfx_words_take(struct pfx_client *c, uint32_t n, int fd);
+void pfx_words_deinit(struct pfx_client *c);
+/* Whether a request may wait for this word of the connection.  Return: 0, PFX_ARGUMENT. */
+int pfx_word_check(struct pfx_client *c, uint32_t word);
 
 /* ---- prompts, runs and versioned structs ----------------------------------------------------- */
 

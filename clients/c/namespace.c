@@ -295,7 +295,7 @@ static const char *bad_geometry(const struct pfx_namespace *ns, const struct pro
 		return "pool_len";
 	if (!rep->key_len || !rep->block_tokens)
 		return "key_len";
-	if (rep->n_pool_fds >= PFX_MAX_FDS)
+	if (pfx_open_fds(rep) > PFX_MAX_FDS)
 		return "n_pool_fds";
 	if (rep->n_write > rep->write_len / rep->slot_stride || rep->write_len > SIZE_MAX / 2 ||
 	    (rep->n_write && !(rep->flags & PROTO_OPENED_READ_ONLY)))
@@ -424,10 +424,12 @@ int pfx_namespace_ensure(struct pfx_client *c, struct pfx_namespace *ns)
 	bad = bad_geometry(ns, &rep);
 	if (bad)
 		return pfx_bad_reply(c, PROTO_OP_OPEN, bad);
-	n_fds = rep.n_pool_fds + (rep.n_write ? 1u : 0u);
+	n_fds = pfx_open_fds(&rep);
 	if (!pfx_wire_take_fds(&c->wire, n_fds, fds))
 		return pfx_bad_reply(c, PROTO_OP_OPEN, "fewer descriptors than it names");
-	r = take_open(c, ns, &rep, fds);
+	r = rep.n_words ? pfx_words_take(c, rep.n_words, fds[n_fds - 1]) : 0;
+	if (r == 0)
+		r = take_open(c, ns, &rep, fds);
 	for (uint32_t i = 0; i < n_fds; i++)
 		close(fds[i]); /* the mappings keep the memory */
 	return r;
@@ -454,6 +456,7 @@ void pfx_namespace_deinit_all(struct pfx_client *c)
 		pool_free(p, getpid() != c->pid);
 	}
 	pfx_desks_free(c, getpid() != c->pid);
+	pfx_words_deinit(c);
 	pfx_device_close(c->device);
 	c->device = NULL;
 }

@@ -1,6 +1,9 @@
 /*
  * prefixd_device.h - pools that lie in the memory of a GPU.
  *
+ * Kernels and copies run behind the calls that start them: who commits or releases before they are
+ * through lets the stream say when, prefixd_words.h.
+ *
  * Comes after prefixd.h.  pfx_open() maps such a pool through the driver that the process finds
  * as libcuda.so.1, into the address space of all its contexts on that GPU; it makes no context.  A
  * process that forks after that cannot use the pool in the child.

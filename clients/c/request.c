@@ -203,8 +203,8 @@ static void skip_late(struct pfx_client *c, const struct pfx_frame *f)
 		pfx_orphan(c, match.lease);
 	if (f->h.op == PROTO_OP_OPEN &&
 	    proto_open_rep_decode_as(f->h.version, f->body, f->h.len, &open, &bad) == 0 &&
-	    pfx_wire_take_fds(&c->wire, open.n_pool_fds, fds)) {
-		for (uint32_t i = 0; i < open.n_pool_fds; i++)
+	    pfx_wire_take_fds(&c->wire, pfx_open_fds(&open), fds)) {
+		for (uint32_t i = 0; i < pfx_open_fds(&open); i++)
 			close(fds[i]);
 	}
 }

@@ -59,9 +59,16 @@ int pfx_reserve(pfx_namespace *ns, uint64_t lease, uint32_t n, uint32_t deadline
 
 /* ---- COMMIT ---------------------------------------------------------------------------------- */
 
+/* What a request waits for; word 0: nothing. */
+struct after {
+	uint32_t word;
+	uint64_t value;
+};
+
 /* One frame's worth.  Return: as pfx_request. */
 static int commit_part(struct pfx_namespace *ns, uint64_t wire, uint32_t n,
-		       const uint8_t *checksums, uint32_t tail_tokens, pfx_commit_result *out)
+		       const uint8_t *checksums, uint32_t tail_tokens, struct after after,
+		       pfx_commit_result *out)
 {
 	struct pfx_client *c = ns->client;
 	struct proto_commit_req req = {
@@ -71,6 +78,8 @@ static int commit_part(struct pfx_namespace *ns, uint64_t wire, uint32_t n,
 		.tail_tokens = tail_tokens,
 		.checksum_kind = checksums ? PROTO_CHECKSUM_XXH3_128 : PROTO_CHECKSUM_NONE,
 		.checksums = { checksums, checksums ? 16 * n : 0 },
+		.word = after.word,
+		.value = after.value,
 	};
 	struct proto_commit_rep rep;
 	struct pfx_frame f;
@@ -96,8 +105,9 @@ static uint32_t blocks_per_frame(const struct pfx_client *c)
 	return (c->wire.max_frame - PROTO_HEADER_LEN - 128) / 16;
 }
 
-int pfx_commit(pfx_namespace *ns, uint64_t lease, uint32_t n, const void *checksums,
-	       uint32_t tail_tokens, uint32_t deadline_ms, pfx_commit_result *ret)
+int pfx_commit_after(pfx_namespace *ns, uint64_t lease, uint32_t n, const void *checksums,
+		     uint32_t tail_tokens, uint32_t word, uint64_t value, uint32_t deadline_ms,
+		     pfx_commit_result *ret)
 {
 	struct pfx_client *c = ns ? ns->client : NULL;
 	pfx_commit_result out = { .struct_size = sizeof(out) };
@@ -112,6 +122,8 @@ int pfx_commit(pfx_namespace *ns, uint64_t lease, uint32_t n, const void *checks
 	if (!ret || !pfx_struct_ok(ret))
 		return pfx_fail(c, PFX_ARGUMENT, "ret or its struct_size is missing");
 	r = pfx_lease_use(c, ns, lease, false, &l);
+	if (r == 0)
+		r = pfx_word_check(c, word);
 	if (r)
 		return r;
 	wire = l->wire;
@@ -120,7 +132,7 @@ int pfx_commit(pfx_namespace *ns, uint64_t lease, uint32_t n, const void *checks
 		uint32_t part = radix_min_u32(n - done, blocks_per_frame(c));
 
 		r = commit_part(ns, wire, part, sums ? sums + 16 * (size_t)done : NULL,
-				done ? 0 : tail_tokens, &out);
+				done ? 0 : tail_tokens, (struct after){ word, value }, &out);
 		if (r) {
 			pfx_lease_failed(c, lease, r, done > 0 || r == PFX_NO_MEMORY);
 			return pfx_lease_gone(c, r);
@@ -133,10 +145,16 @@ int pfx_commit(pfx_namespace *ns, uint64_t lease, uint32_t n, const void *checks
 	return 0;
 }
 
+int pfx_commit(pfx_namespace *ns, uint64_t lease, uint32_t n, const void *checksums,
+	       uint32_t tail_tokens, uint32_t deadline_ms, pfx_commit_result *ret)
+{
+	return pfx_commit_after(ns, lease, n, checksums, tail_tokens, 0, 0, deadline_ms, ret);
+}
+
 /* ---- RELEASE, REPORT ------------------------------------------------------------------------- */
 
-int pfx_release(pfx_namespace *ns, uint64_t lease, uint32_t flags, uint32_t next_use_ms,
-		uint32_t deadline_ms, pfx_release_result *ret)
+int pfx_release_after(pfx_namespace *ns, uint64_t lease, uint32_t flags, uint32_t next_use_ms,
+		      uint32_t word, uint64_t value, uint32_t deadline_ms, pfx_release_result *ret)
 {
 	struct pfx_client *c = ns ? ns->client : NULL;
 	pfx_release_result out = { .struct_size = sizeof(out) };
@@ -153,19 +171,24 @@ int pfx_release(pfx_namespace *ns, uint64_t lease, uint32_t flags, uint32_t next
 		return pfx_fail(c, PFX_ARGUMENT, "ret's struct_size is missing");
 	r = pfx_lease_use(c, ns, lease, true, &l);
 	if (r) {
-		/* What its connection took along is given back by word, when all is done with. */
-		if (pfx_lease_forget(c, lease))
+		/* What its connection took along is given back by QUIESCED, when all is done with;
+		 * of what waited for a word of that connection nobody knows whether it is. */
+		if (!word && pfx_lease_forget(c, lease))
 			pfx_quiesce(c);
 		return r;
 	}
-	req = (struct proto_release_req){ pfx_op_id(c), l->wire, flags, next_use_ms };
+	r = pfx_word_check(c, word);
+	if (r)
+		return r;
+	req = (struct proto_release_req){ pfx_op_id(c), l->wire, flags, next_use_ms, word, value };
 	r = pfx_request(c, PROTO_OP_RELEASE, &req, &f);
 	l = pfx_lease_find(c, lease);
-	/* Gone with an answer, and also without one: the request is on its way, to be obeyed. */
+	/* Gone with an answer, and also without one: the request is on its way, to be obeyed.  But
+	 * not where it waits for a word, which may end with the connection. */
 	if (l && (r == 0 || r == PFX_UNKNOWN_LEASE || r == PFX_REVOKED || r == PFX_DEVICE_LOST ||
-		  c->in_doubt))
+		  (c->in_doubt && !word)))
 		pfx_lease_remove(c, l);
-	if (r == PFX_LOST)
+	if (r == PFX_LOST && !word)
 		(void)pfx_lease_forget(c, lease); /* HELLO's reply tells that it is left */
 	c->n_left_behind += r == PFX_REVOKED; /* slots of its own are kept back until he is done */
 	if (c->connected)
@@ -184,6 +207,12 @@ int pfx_release(pfx_namespace *ns, uint64_t lease, uint32_t flags, uint32_t next
 		pfx_struct_out(ret, &out, sizeof(out));
 	}
 	return 0;
+}
+
+int pfx_release(pfx_namespace *ns, uint64_t lease, uint32_t flags, uint32_t next_use_ms,
+		uint32_t deadline_ms, pfx_release_result *ret)
+{
+	return pfx_release_after(ns, lease, flags, next_use_ms, 0, 0, deadline_ms, ret);
 }
 
 int pfx_report(pfx_namespace *ns, uint32_t ttft_us, uint32_t tpot_us, uint32_t input_tokens,

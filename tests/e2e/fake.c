@@ -267,12 +267,14 @@ bool fake_answer_open(struct fake *f)
 		.n_ranks = 1,
 		.flags = f->opened_flags,
 		.pool = f->pool_id,
+		.n_words = f->n_words,
+		.cold_bytes = f->block_bytes,
 	};
-	int fds[2] = { f->pool.fd, f->generations.fd };
+	int fds[3] = { f->pool.fd, f->generations.fd, f->generations.fd };
 	struct fake_reply r;
 
 	proto_open_rep_encode_as(fake_reply_begin(f, &r), f->version, &rep);
-	return fake_reply_end(f, &r) && fake_send(f, r.bytes, r.w.len, fds, 2);
+	return fake_reply_end(f, &r) && fake_send(f, r.bytes, r.w.len, fds, f->n_words ? 3 : 2);
 }
 
 bool fake_open(struct fake *f)

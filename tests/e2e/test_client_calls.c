@@ -348,11 +348,12 @@ static void serve_bad_open(struct fake *f)
 				      .slot_stride = 4096,
 				      .pool_len = 64 * 4096,
 				      .n_pool_fds = 2 };
-	int fds[2] = { f->pool.fd, f->generations.fd };
+	int fds[3] = { f->pool.fd, f->generations.fd, f->generations.fd };
 	struct fake_reply r;
 
 	if (!fake_hello(f) || !fake_receive_op(f, PROTO_OP_OPEN))
 		return;
+	rep.n_words = how == 6 ? 1 : how == 7 ? 513 : 0; /* two come; there are 512 */
 	switch (how) {
 	case 0:
 		rep.pool_len = 63 * 4096; /* the last slot ends behind it */
@@ -370,12 +371,18 @@ static void serve_bad_open(struct fake *f)
 	case 4:
 		rep.digest.n = 31;
 		break;
-	default:
+	case 5:
 		rep.n_pool_fds = 3; /* two come */
 		break;
+	case 8:
+		rep.device = PROTO_DEVICE_N;
+		break;
+	default:
+		break;
 	}
+	rep.slab_len = how == 9 ? 0 : rep.pool_len;
 	proto_open_rep_encode(fake_reply_begin(f, &r), &rep);
-	(void)(fake_reply_end(f, &r) && fake_send(f, r.bytes, r.w.len, fds, 2));
+	(void)(fake_reply_end(f, &r) && fake_send(f, r.bytes, r.w.len, fds, how == 7 ? 3 : 2));
 }
 
 START_TEST(bad_open)
@@ -552,7 +559,7 @@ static Suite *suite(void)
 	tcase_add_test(t, doubtful_lease);
 	tcase_add_test(t, errors);
 	tcase_add_loop_test(t, slots_outside, 0, 2);
-	tcase_add_loop_test(t, bad_open, 0, 6);
+	tcase_add_loop_test(t, bad_open, 0, 10);
 	tcase_add_test(t, mappings);
 	tcase_add_test(t, stale_slots);
 	tcase_add_test(t, arguments);

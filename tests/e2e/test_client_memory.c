@@ -113,6 +113,7 @@ START_TEST(every_allocation)
 	long total = 0;
 
 	memset(&fake, 0, sizeof(fake));
+	fake.n_words = 4;
 	fake_start(&fake, serve);
 	keys = calloc(n_keys, 64); /* a request longer than the first buffers */
 	ck_assert_ptr_nonnull(keys);

@@ -34,9 +34,10 @@ WATCHERS = {
     'daemon': (('engine', 'fuzz'), ()),
     'daemon/redis': (('redis',), ('fuzz',)),
     'daemon/keep': (('keep',), ()),  # a suite of tests/e2e
+    'daemon/words': (('words',), ()),  # likewise
 }
 KEPT = tuple('daemon/' + name for name in ('carrier', 'holder', 'inherit', 'keep', 'pools', 'region', 'restore', 'upgrade'))
-SUITES = {'unit', 'fuzz', 'keep'}
+SUITES = {'unit', 'fuzz', 'keep', 'words'}
 OPTIONS = ['-Doptimization=1', '-Ddebug=false', '-Dwerror=false']
 
 
@@ -61,6 +62,8 @@ class Patch:
             return 'daemon/redis'
         if name.startswith(KEPT):
             return 'daemon/keep'
+        if name.startswith('daemon/words'):
+            return 'daemon/words'
         return name.split('/')[0]
 
 
@@ -133,7 +136,7 @@ class Workshop:
                 continue
             t['target'] = os.path.relpath(program, self.obj)
             t['also'] = [made[d] for d in t.get('depends', []) if d in made]
-            t['folder'] = 'keep' if 'keep' in suites else t['target'].split('/')[1]
+            t['folder'] = next((s for s in ('keep', 'words') if s in suites), t['target'].split('/')[1])
             self.tests.setdefault(t['folder'], []).append(t)
         trouble = self.build(folders)
         if trouble:
