@@ -13,6 +13,7 @@
 #include "daemon/stripe_sum.h"
 
 #include <poll.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
 
@@ -256,6 +257,20 @@ static int pool_make(struct prefixd_carrier *c, struct prefixd_carrier_message *
 	return r;
 }
 
+/* Return: 0, or why there is none. */
+static int desk_make(struct prefixd_carrier *c, struct prefixd_carrier_message *m)
+{
+	int r = -ENODEV;
+
+	snprintf(m->why, sizeof(m->why), "no memory to write in: the device is lost");
+	if (c->devices.n > 0)
+		r = prefixd_desk_memory_new(&m->desk, c->devices.v[0], m->plan.n_slots,
+					    m->plan.slot_bytes, m->why, sizeof(m->why));
+	if (r == 0)
+		m->desk->life = c->life;
+	return r;
+}
+
 /* Copies wait meanwhile: the device has one user. */
 static void pool_next(struct prefixd_carrier *c)
 {
@@ -271,10 +286,11 @@ static void pool_next(struct prefixd_carrier *c)
 		m->ns = prefixd_carrier_clock() - m->begun_ns;
 		atomic_store_explicit(&c->making, false, memory_order_relaxed);
 	} else if (m->message.kind == PREFIXD_CARRIER_DESK_NEW) {
-		r = prefixd_desk_memory_new(&m->desk, c->devices.v[0], m->plan.n_slots,
-					    m->plan.slot_bytes, m->why, sizeof(m->why));
+		r = desk_make(c, m);
 	} else if (m->message.kind == PREFIXD_CARRIER_DESK_FREE) {
-		prefixd_desk_memory_free(c->devices.v[0], m->desk);
+		prefixd_desk_memory_free(
+			c->devices.n > 0 && m->desk->life == c->life ? c->devices.v[0] : NULL,
+			m->desk);
 		m->desk = NULL;
 	} else {
 		verify_forget(c, m->pool);

@@ -17,7 +17,8 @@
 
 bool prefixd_carrier_stale(struct prefixd_carrier *c, struct prefixd_carrier_message *m)
 {
-	if (!m->pool || m->pool->life == c->life)
+	if (!m->pool || (m->pool->life == c->life &&
+			 (m->message.kind != PREFIXD_CARRIER_TAKE || m->desk->life == c->life)))
 		return false;
 	if (m->message.kind == PREFIXD_CARRIER_COPY || m->message.kind == PREFIXD_CARRIER_TAKE)
 		prefixd_carrier_refuse(c, m, -ENODEV);
@@ -98,6 +99,12 @@ static void close_all(struct prefixd_carrier *c)
 	prefixd_coder_give_up(&c->coder);
 	refuse_all(c);
 	gpu_devices_close(&c->devices);
+	while (!radix_list_empty(&c->arrived)) { /* those that had ended well before, too */
+		struct radix_list *it = c->arrived.next;
+
+		radix_list_remove(it);
+		prefixd_carrier_refuse(c, prefixd_carrier_message_of(it), -ENODEV);
+	}
 	radix_assert(c->n_runs == 0 && c->coder.n_flying == 0);
 	c->full = c->coder.full = false;
 }

@@ -109,6 +109,7 @@ struct prefixd_desk_memory {
 	uint32_t id, group;
 	struct gpu_pool *pool;
 	struct gpu_pool_info info; /* of one slab */
+	uint32_t life;             /* of the devices, as of a pool */
 };
 
 struct prefixd_pools {
