@@ -26,7 +26,7 @@ struct fake {
 	uint16_t speaks;         /* the newest version; 0: PROTO_VERSION */
 	struct proto_id pool_id; /* what OPEN names the pool */
 	uint32_t opened_flags;
-	uint32_t n_words; /* that come with OPEN's reply, in the generations' memory */
+	uint32_t n_words;   /* that come with OPEN's reply, in the generations' memory */
 	uint32_t n_orphans; /* and the life of the last of them */
 	struct proto_id orphans_boot;
 	uint32_t max_frame, max_keys;

@@ -206,7 +206,7 @@ static void runs_are(const char *path, bool whole, uint32_t cap, uint32_t hidden
 		for (uint32_t k = 0; k < v[i].len; k++, n++) {
 			char one[BED_MAX_PATH + 1];
 
-			strcpy(one, path);
+			memcpy(one, path, strlen(path) + 1);
 			one[hidden + n + 1] = 0;
 			at = bed_place(&b, one);
 			ck_assert_uint_eq(radix_device_slot(b.ix, at.node, at.idx - 1),
