@@ -22,7 +22,7 @@ demo: programs ## run the main job: a daemon, four workers, a workload (TRACE=FI
 check: build ## pass the tests; the last line counts them
 	@.ci/check $(BUILD) --no-suite nightly
 
-check-gpu: build ## the back ends for devices: contract, driver, kernels, on a driver that looks like a GPU's
+check-gpu: build ## back ends for GPUs: contract, driver, kernels, end to end, on a driver that looks like one
 	@.ci/check $(BUILD) --suite gpu
 
 device-check: build ## what only a machine with a GPU can show, in under three minutes
