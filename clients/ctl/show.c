@@ -121,7 +121,7 @@ static void show_namespaces(const json_t *namespaces)
 {
 	static const char *const titles[] = { "NS",     "GROUP",    "<MODEL", "<REVISION",
 					      "<DTYPE", "<ADAPTER", "<COLD",  "<KEYS",
-					      "TOKENS", "SESS",     "BLOCKS" };
+					      "TOK",    "SESS",     "BLOCKS" };
 	struct ctl_table t;
 	const json_t *n;
 	size_t i;

@@ -283,7 +283,8 @@ bool fake_open(struct fake *f)
 	const char *bad;
 
 	return fake_receive_op(f, PROTO_OP_OPEN) &&
-	       fake_expect(f, proto_open_req_decode(f->body, f->h.len, &req, &bad) == 0,
+	       fake_expect(f,
+			   proto_open_req_decode_as(f->version, f->body, f->h.len, &req, &bad) == 0,
 			   "OPEN decodes") &&
 	       fake_answer_open(f);
 }
@@ -312,7 +313,7 @@ bool fake_answer_match(struct fake *f, uint64_t lease, uint32_t start, uint32_t 
 	};
 	struct fake_reply r;
 
-	proto_match_rep_encode(fake_reply_begin(f, &r), &rep);
+	proto_match_rep_encode_as(fake_reply_begin(f, &r), f->version, &rep);
 	return fake_reply_send(f, &r);
 }
 
@@ -371,7 +372,8 @@ static bool answer_well(struct fake *f)
 		proto_probe_rep_encode(w, &probe);
 		break;
 	case PROTO_OP_QUIESCED:
-		if (proto_quiesced_req_decode(f->body, f->h.len, &quiesced_req, &bad))
+		if (proto_quiesced_req_decode_as(f->version, f->body, f->h.len, &quiesced_req,
+						 &bad))
 			return fake_expect(f, false, "QUIESCED decodes");
 		f->quiesced = quiesced_req.old_boot;
 		proto_quiesced_rep_encode(w, &quiesced);

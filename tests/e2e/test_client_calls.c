@@ -310,7 +310,7 @@ static void serve_bad_match(struct fake *f)
 		return;
 	if (f->block_bytes == 1) /* the other case: fewer blocks than it says */
 		run = (struct radix_run){ 0, 1 };
-	proto_match_rep_encode(fake_reply_begin(f, &r), &rep);
+	proto_match_rep_encode_as(fake_reply_begin(f, &r), f->version, &rep);
 	(void)fake_reply_send(f, &r);
 }
 

@@ -44,7 +44,7 @@ static bool answer_tiers(struct fake *f, uint64_t lease, struct below b)
 				       .runs = { &run, b.n_device ? 1 : 0 } };
 	struct fake_reply r;
 
-	proto_match_rep_encode(fake_reply_begin(f, &r), &rep);
+	proto_match_rep_encode_as(fake_reply_begin(f, &r), f->version, &rep);
 	return fake_reply_send(f, &r);
 }
 
