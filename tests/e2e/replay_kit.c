@@ -106,6 +106,17 @@ json_t *replay_status(void)
 	return json;
 }
 
+/* What the daemon says of itself, for whoever has to find out why. */
+static void say_status(void)
+{
+	json_t *json = replay_status();
+	char *text = json_dumps(json, JSON_COMPACT);
+
+	fprintf(stderr, "%s\n", text ? text : "");
+	free(text);
+	json_decref(json);
+}
+
 void replay_check_hits(const uint32_t *want, size_t n)
 {
 	char path[128], line[32];
@@ -116,6 +127,8 @@ void replay_check_hits(const uint32_t *want, size_t n)
 	ck_assert_ptr_nonnull(file);
 	for (size_t i = 0; i < n; i++) {
 		ck_assert_ptr_nonnull(fgets(line, sizeof(line), file));
+		if (strtoul(line, NULL, 10) != want[i])
+			say_status();
 		ck_assert_msg(strtoul(line, NULL, 10) == want[i],
 			      "request %zu: hit %lu blocks, exact leaf LRU %u", i,
 			      strtoul(line, NULL, 10), want[i]);

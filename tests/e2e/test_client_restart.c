@@ -206,7 +206,8 @@ static bool hear(struct fake *f)
 		return fake_answer_error(f, PROTO_STATUS_REVOKED, "lease", "old", 0);
 	if (f->h.op != PROTO_OP_QUIESCED)
 		return false;
-	if (!fake_expect(f, proto_quiesced_req_decode_as(f->version, f->body, f->h.len, &q, &bad) == 0,
+	if (!fake_expect(f,
+			 proto_quiesced_req_decode_as(f->version, f->body, f->h.len, &q, &bad) == 0,
 			 "QUIESCED"))
 		return false;
 	heard.n_quiesced++;
