@@ -159,13 +159,16 @@ struct told {
 static void tell(struct worker *w, struct told *told, uint32_t k, const pfx_run *runs,
 		 uint32_t n_runs)
 {
-	if (k == 0) {
+	bool same = k == 0 || n_runs == told->n_runs;
+
+	if (k == 0)
 		told->n_runs = n_runs < WORKER_MAX_BLOCKS ? n_runs : WORKER_MAX_BLOCKS;
-		memcpy(told->runs, runs, told->n_runs * sizeof(*runs));
-		return;
+	for (uint32_t i = 0; same && i < told->n_runs; i++) {
+		if (k == 0)
+			told->runs[i] = runs[i];
+		same = runs[i].start == told->runs[i].start && runs[i].len == told->runs[i].len;
 	}
-	w->errors += n_runs != told->n_runs ||
-		     memcmp(runs, told->runs, n_runs * sizeof(*runs)) != 0;
+	w->errors += !same;
 }
 
 /* Compares the blocks of one rank that came with a result, the first of them block i. */
