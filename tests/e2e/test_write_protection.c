@@ -190,9 +190,12 @@ static void *scribble(void *ctx)
 {
 	struct scribbler *s = ctx;
 
-	for (uint32_t i = 0; !s->stop; i++)
-		if (s->at)
-			__atomic_fetch_xor(s->at + i * 4096 % LARGE, 0xff, __ATOMIC_RELAXED);
+	for (uint32_t i = 0; !s->stop; i++) {
+		uint8_t *at = s->at; /* once: it may be taken away at any time */
+
+		if (at)
+			__atomic_fetch_xor(at + i * 4096 % LARGE, 0xff, __ATOMIC_RELAXED);
+	}
 	return NULL;
 }
 
