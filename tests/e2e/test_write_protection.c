@@ -136,6 +136,7 @@ static void stray(void)
 	uint8_t byte = 1;
 
 	signal(SIGABRT, SIG_DFL);
+	signal(SIGSEGV, SIG_DFL); /* a sanitizer would make something else of it */
 	worker_start(&w, d.socket, 1);
 	worker_prompt(&w, 4, 1, 1);
 	if (worker_match(&w) != PFX_OK || worker_reserve(&w) != PFX_OK)
