@@ -13,6 +13,7 @@
 #include <grp.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -183,8 +184,8 @@ enum {
 };
 
 struct scribbler {
-	uint8_t *volatile at;
-	volatile bool stop;
+	_Atomic(uint8_t *) at;
+	atomic_bool stop;
 };
 
 static void *scribble(void *ctx)
