@@ -125,7 +125,7 @@ static bool is_told(const struct prefixd_session *s, const struct prefixd_group 
 	if (s->state != PREFIXD_SESSION_READY || s->version < 3)
 		return false;
 	for (uint32_t i = 0; i < s->n_ns; i++)
-		if (s->ns[i]->group == g)
+		if (s->ns[i].ns->group == g)
 			return true;
 	return false;
 }
@@ -264,10 +264,10 @@ static void close_namespaces(struct prefixd_engine *e, const struct prefixd_grou
 		uint32_t n = 0;
 
 		for (uint32_t k = 0; k < s->n_ns; k++) {
-			struct prefixd_namespace *ns = s->ns[k];
+			struct prefixd_namespace *ns = s->ns[k].ns;
 
 			if (ns->group != g) {
-				s->ns[n++] = ns;
+				s->ns[n++] = s->ns[k];
 				continue;
 			}
 			ns->n_sessions--;

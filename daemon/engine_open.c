@@ -19,8 +19,8 @@ struct prefixd_namespace *prefixd_session_ns(const struct prefixd_engine *e,
 					     const struct prefixd_session *s, uint32_t id)
 {
 	for (uint32_t i = 0; i < s->n_ns; i++)
-		if (s->ns[i]->id == id)
-			return s->ns[i];
+		if (s->ns[i].ns->id == id)
+			return s->ns[i].ns;
 	if (!s->peer.admin)
 		return NULL;
 	for (uint32_t i = 0; i < e->namespaces.n; i++) { /* an operator looks at any of them */
@@ -472,13 +472,12 @@ static void session_add(struct prefixd_session *s, struct prefixd_namespace *ns,
 	if (ns->group->n_ranks > 1)
 		s->rank = rank;
 	for (uint32_t i = 0; i < s->n_ns; i++) {
-		if (s->ns[i] == ns) {
-			s->windowed[i] = s->windowed[i] || windowed;
+		if (s->ns[i].ns == ns) {
+			s->ns[i].windowed = s->ns[i].windowed || windowed;
 			return;
 		}
 	}
-	s->windowed[s->n_ns] = windowed;
-	s->ns[s->n_ns++] = ns;
+	s->ns[s->n_ns++] = (struct prefixd_opened){ ns, windowed };
 	ns->refs++;
 	ns->n_sessions++;
 }
@@ -489,11 +488,10 @@ static bool session_room(struct prefixd_engine *e, struct prefixd_request *rq,
 {
 	struct prefixd_session *s = rq->s;
 	uint32_t cap = s->ns_cap ? s->ns_cap : 4;
-	bool *windowed;
 	void *v;
 
 	for (uint32_t i = 0; ns && i < s->n_ns; i++)
-		if (s->ns[i] == ns)
+		if (s->ns[i].ns == ns)
 			return true;
 	if (s->n_ns + s->n_waiting >= e->config.limits.max_namespaces) {
 		prefixd_refuse(e, rq, PROTO_STATUS_LIMIT, NULL,
@@ -505,19 +503,11 @@ static bool session_room(struct prefixd_engine *e, struct prefixd_request *rq,
 		cap *= 2;
 	if (cap == s->ns_cap)
 		return true;
-	windowed = radix_take(e->alloc, cap * sizeof(*windowed));
-	v = windowed ? prefixd_grow(e->alloc, s->ns, s->ns_cap * sizeof(*s->ns),
-				    cap * sizeof(*s->ns))
-		     : NULL;
+	v = prefixd_grow(e->alloc, s->ns, s->ns_cap * sizeof(*s->ns), cap * sizeof(*s->ns));
 	if (!v) {
-		radix_give(e->alloc, windowed, cap * sizeof(*windowed));
 		prefixd_refuse_memory(e, rq);
 		return false;
 	}
-	if (s->n_ns)
-		memcpy(windowed, s->windowed, s->n_ns * sizeof(*windowed));
-	radix_give(e->alloc, s->windowed, s->ns_cap * sizeof(*windowed));
-	s->windowed = windowed;
 	s->ns = v;
 	s->ns_cap = cap;
 	return true;

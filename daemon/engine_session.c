@@ -59,11 +59,10 @@ void prefixd_session_free(struct prefixd_engine *e, struct prefixd_session *s)
 	prefixd_desks_part(e, s);
 	prefixd_events_leave(e, s);
 	for (uint32_t i = 0; i < s->n_ns; i++) {
-		s->ns[i]->n_sessions--;
-		prefixd_namespace_unref(e, s->ns[i]);
+		s->ns[i].ns->n_sessions--;
+		prefixd_namespace_unref(e, s->ns[i].ns);
 	}
-	radix_give(e->alloc, s->ns, s->ns_cap * sizeof(struct prefixd_namespace *));
-	radix_give(e->alloc, s->windowed, s->ns_cap * sizeof(*s->windowed));
+	radix_give(e->alloc, s->ns, s->ns_cap * sizeof(*s->ns));
 	prefixd_ops_deinit(e, &s->ops);
 	prefixd_note_session_gone(e, s);
 	e->n_orphans -= s->state == PREFIXD_SESSION_ORPHAN;

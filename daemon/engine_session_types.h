@@ -66,6 +66,12 @@ enum prefixd_guard {
 	PREFIXD_GUARD_USER,
 };
 
+/* One that a session has opened. */
+struct prefixd_opened {
+	struct prefixd_namespace *ns;
+	bool windowed; /* it is read through its window, if it has one */
+};
+
 struct prefixd_session {
 	struct prefixd_item item;
 	enum prefixd_session_state state;
@@ -87,10 +93,8 @@ struct prefixd_session {
 	struct radix_list leases;
 	bool staged;             /* what it commits, the daemon copies into the pool */
 	struct radix_list desks; /* struct prefixd_desk */
-	struct prefixd_namespace **ns;
-	uint32_t n_ns;
-	bool *windowed; /* [ns_cap]: it reads that one through its window */
-	uint32_t ns_cap;
+	struct prefixd_opened *ns;
+	uint32_t n_ns, ns_cap;
 	struct prefixd_ops ops;
 	struct prefixd_subscriber *subscriber; /* NULL: it has not subscribed */
 	uint32_t ttft_us, tpot_us, input_tokens, running, waiting;

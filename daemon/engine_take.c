@@ -156,9 +156,12 @@ void prefixd_take_stop(struct prefixd_engine *e, struct prefixd_lease *l,
 			       "nothing of it was committed");
 	if (how == PREFIXD_END_REVOKED) {
 		l->told = true;
-		prefixd_refuse(e, &rq, PROTO_STATUS_REVOKED, "lease",
-			       "the lease was taken back while this COMMIT was being copied; "
-			       "nothing of it was committed");
+		if (prefixd_group_lost(l->group))
+			prefixd_refuse_lost(e, &rq, l->group, PROTO_STATUS_REVOKED);
+		else
+			prefixd_refuse(e, &rq, PROTO_STATUS_REVOKED, "lease",
+				       "the lease was taken back while this COMMIT was being "
+				       "copied; nothing of it was committed");
 	}
 	taking_free(e, t);
 }

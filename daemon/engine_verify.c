@@ -229,7 +229,7 @@ static bool check_namespace(struct check *c, const struct prefixd_namespace *ns)
 
 	for (uint32_t i = 0; i < e->sessions.n; i++)
 		for (uint32_t k = 0; k < session_at(e, i)->n_ns; k++)
-			sessions += session_at(e, i)->ns[k] == ns;
+			sessions += session_at(e, i)->ns[k].ns == ns;
 	for (uint32_t i = 0; i < e->roots.n; i++)
 		roots += root_at(e, i)->ns == ns;
 	radix_list_foreach(it, &ns->group->waiting)

@@ -127,7 +127,7 @@ int prefixd_windows_begin(struct prefixd_engine *e, struct prefixd_namespace *ns
 bool prefixd_windowed(const struct prefixd_session *s, const struct prefixd_namespace *ns)
 {
 	for (uint32_t i = 0; i < s->n_ns; i++)
-		if (s->ns[i] == ns)
-			return s->windowed[i] && ns->window;
+		if (s->ns[i].ns == ns)
+			return s->ns[i].windowed && ns->window;
 	return false;
 }

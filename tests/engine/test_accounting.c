@@ -124,7 +124,7 @@ START_TEST(broken_ones_are_reported)
 	begin();
 	e = w.engine;
 	s = prefixd_session_find(e, at.c->session);
-	ns = s->ns[0];
+	ns = s->ns[0].ns;
 	l = radix_list_first(&s->leases, struct prefixd_lease, link);
 	root = l->root;
 	ck_assert_int_eq(prefixd_engine_verify(e, why, sizeof(why)), 0);

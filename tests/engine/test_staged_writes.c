@@ -660,7 +660,7 @@ START_TEST(lost_while_copying)
 		world_take_answer(&w, 0, PREFIXD_MOVE_OK);
 	w.config.hold_pools = true;
 	world_step(&w, &event);
-	ck_assert_int_eq(world_commit_reply(v.at.c, &rep), PROTO_STATUS_REVOKED);
+	ck_assert_int_eq(world_commit_reply(v.at.c, &rep), PROTO_STATUS_DEVICE_LOST);
 	ck_assert_uint_eq(w.desks.n, 1);
 	ck_assert_uint_eq(w.n_wanted, 0);
 	while (w.desks.n_takes)

@@ -228,6 +228,30 @@ START_TEST(the_flag_is_the_sessions)
 }
 END_TEST
 
+/* It stays with the namespace it was said of when others of the session go with their pool. */
+START_TEST(the_flag_stays_with_its_namespace)
+{
+	struct proto_open_req whole = request(false), other = request(true);
+	struct scene_place a, b, c;
+
+	begin(16);
+	a = place(100, true); /* group 0 can be read through a window, */
+	other.kv_heads *= 2;
+	other.block_bytes *= 2;
+	b = scene_place(&w, 101, 1000, &other); /* and so does this session with its first one, */
+	c = b;
+	ck_assert_int_eq(world_open(b.c, &whole, &c.ns), PROTO_STATUS_OK); /* but not group 0 */
+	ck_assert_uint_eq(c.ns.group, a.ns.group);
+	ck_assert_uint_ne(b.ns.group, a.ns.group);
+	ck_assert_uint_eq(c.ns.window, 0);
+	world_pool_lost(&w, b.ns.group);
+	world_run_until_idle(&w);
+	ck_assert_int_eq(world_open(b.c, &whole, &c.ns), PROTO_STATUS_OK);
+	ck_assert_uint_eq(c.ns.window, 0);
+	world_deinit(&w);
+}
+END_TEST
+
 /* ---- chats ----------------------------------------------------------------------------------- */
 
 START_TEST(a_chat_longer_than_the_pool)
@@ -494,6 +518,7 @@ int main(void)
 	tcase_add_checked_fixture(tc, setup, NULL);
 	tcase_add_test(tc, what_open_takes);
 	tcase_add_test(tc, the_flag_is_the_sessions);
+	tcase_add_test(tc, the_flag_stays_with_its_namespace);
 	tcase_add_test(tc, a_chat_longer_than_the_pool);
 	tcase_add_test(tc, a_prompt_longer_than_the_pool);
 	tcase_add_test(tc, hollow_blocks_are_computed_again);
