@@ -223,7 +223,8 @@ static bool room_step(struct room *r)
 	if (node == RADIX_NONE) {
 		/* what went may have been why others were in a window */
 		r->ret->dry = r->tier != RADIX_TIER_DEVICE ||
-			      (!radix_win_free(ix, 1) && !radix_win_squeeze(ix));
+			      (!radix_win_free(ix, 1) &&
+			       !radix_win_squeeze(ix, RADIX_REMOVE_CAPACITY));
 		return !r->ret->dry;
 	}
 	if (r->tier == RADIX_TIER_DEVICE && radix_win_dead(ix, node)) {
@@ -305,14 +306,25 @@ uint64_t radix_device_lost(struct radix_index *ix)
 		return radix_leaves_evict(ix, UINT32_MAX, RADIX_REMOVE_DEVICE);
 	recall_all(ix);
 	/* From the ends of paths to their roots, so that whatever stands below has been seen. */
-	while ((node = radix_low_coldest(ix, RADIX_TIER_DEVICE, &tick)) != RADIX_NONE) {
-		uint32_t i = radix_low(ix, node)->end[RADIX_TIER_DEVICE] - 1;
+	while (ix->slots.count[RADIX_SLOT_READY] > 0) {
+		uint32_t i;
 
+		node = radix_low_coldest(ix, RADIX_TIER_DEVICE, &tick);
+		if (node == RADIX_NONE) { /* hollow blocks stand in the way of those before them */
+			if (radix_win_free(ix, 1) == 0) {
+				i = radix_win_squeeze(ix, RADIX_REMOVE_DEVICE);
+				radix_assert(i > 0);
+				done += i;
+			}
+			continue;
+		}
+		i = radix_low(ix, node)->end[RADIX_TIER_DEVICE] - 1;
 		if (goes_at_once(ix, node, RADIX_TIER_DEVICE) || may_skip_host(ix, node, i))
 			pop(ix, node, RADIX_TIER_DEVICE);
 		else
 			done += radix_branch_remove(ix, node, i, RADIX_REMOVE_DEVICE);
 	}
+	radix_win_sweep(ix);
 	return done;
 }
 
@@ -331,6 +343,7 @@ uint32_t radix_tiers_evict(struct radix_index *ix, uint32_t n, enum radix_remove
 		done += radix_branch_remove(
 			ix, node, radix_low_stop(radix_node(ix, node), radix_low(ix, node), t) - 1,
 			reason);
+		t = RADIX_TIER_DEVICE; /* what went may have kept hollow blocks where they are */
 	}
 	return done;
 }

@@ -184,9 +184,11 @@ uint32_t radix_lose(struct radix_index *ix, struct radix_member block, enum radi
 		    enum radix_remove_reason reason);
 
 /*
- * The device's memory is gone, with all that lay in it: every device copy goes, and every member
- * that is not whole below without it, with all that hangs below that one (reason DEVICE).  What has
- * its copies in lower tiers stays, as the rule of tiers along a path allows.  Nothing is pinned,
+ * The device's memory is gone, with all that lay in it: every slot of a block is free afterwards,
+ * and every member that is not whole below without its own goes, with all that hangs below it
+ * (reason DEVICE).  What has its copies in lower tiers stays, as the rule of tiers along a path
+ * allows; so do hollow blocks before those, and blocks outside of all windows become hollow where
+ * others that are hollow stand behind them.  Nothing is pinned,
  * and no move from or to the device is under way.  Returns the members that went.
  */
 uint64_t radix_device_lost(struct radix_index *ix);

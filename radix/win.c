@@ -288,13 +288,13 @@ static bool blocks_device(const struct radix_index *ix, uint32_t node, uint32_t 
 	return radix_low_protected(ix, node) <= end;
 }
 
-bool radix_win_squeeze(struct radix_index *ix)
+uint32_t radix_win_squeeze(struct radix_index *ix, enum radix_remove_reason reason)
 {
 	uint32_t best = RADIX_NONE, at = 0, idx, run;
 	uint64_t oldest = UINT64_MAX;
 
 	if (!ix->n_hollow || ix->no_squeeze)
-		return false;
+		return 0;
 	for (uint32_t i = 0; i < ix->nodes.n_used; i++) {
 		uint64_t tick;
 
@@ -309,10 +309,9 @@ bool radix_win_squeeze(struct radix_index *ix)
 	}
 	if (best == RADIX_NONE) {
 		ix->no_squeeze = true; /* until the tree, or what is held, changes */
-		return false;
+		return 0;
 	}
-	(void)radix_branch_remove(ix, best, at, RADIX_REMOVE_CAPACITY);
-	return true;
+	return radix_branch_remove(ix, best, at, reason);
 }
 
 /* ---- changes of the tree --------------------------------------------------------------------- */

@@ -52,9 +52,9 @@ radix_nodiscard int radix_win_enable(struct radix_index *ix);
 uint32_t radix_win_bury(struct radix_index *ix, uint32_t node, uint32_t keep);
 /*
  * No block can leave the device, and hollow ones with copies of others behind them may be why: the
- * oldest such go with those.  False: there are none, or they are held.
+ * oldest such go with those.  Returns the members that went; 0: there are none, or they are held.
  */
-bool radix_win_squeeze(struct radix_index *ix);
+uint32_t radix_win_squeeze(struct radix_index *ix, enum radix_remove_reason reason);
 /* Members that may be hollow. */
 uint64_t radix_win_max(const struct radix_index *ix);
 
