@@ -114,27 +114,32 @@ const char *prefixd_cold_layers_print(const struct prefixd_cold *cold, char *out
 
 /* ---- sizes ----------------------------------------------------------------------------------- */
 
-static uint32_t n_exact(const struct prefixd_cold *cold)
+void prefixd_cold_coded(const struct prefixd_cold *cold, struct gpu_coded *ret_coded)
 {
-	uint32_t n = 0;
-
-	for (uint32_t i = 0; i < cold->layers; i++)
-		n += prefixd_cold_exact(cold, i);
-	return n;
+	*ret_coded = (struct gpu_coded){
+		.geometry = {
+			.tokens = cold->tokens,
+			.heads = cold->heads,
+			.dim = cold->dim,
+			.order = cold->order,
+			.element = cold->element,
+		},
+		.codec = cold->codec,
+		.n_pieces = 2 * cold->layers,
+	};
+	for (uint32_t i = 0; i < ret_coded->n_pieces; i++)
+		if (prefixd_cold_exact(cold, i / 2))
+			ret_coded->exact[i / 8] |= (uint8_t)(1u << (i % 8));
 }
 
 uint64_t prefixd_cold_bytes(const struct prefixd_cold *cold, uint64_t block_bytes)
 {
-	uint32_t exact = n_exact(cold);
-	uint64_t raw;
+	struct gpu_coded coded;
 
 	if (cold->codec == GPU_CODEC_NONE)
 		return block_bytes;
-	raw = (prefixd_cold_piece_bytes(cold) + GPU_CODED_ALIGN - 1) &
-	      ~(uint64_t)(GPU_CODED_ALIGN - 1);
-	return 2 * ((uint64_t)exact * raw +
-		    (uint64_t)(cold->layers - exact) *
-			    gpu_coded_piece_bytes(cold->tokens, cold->heads, cold->dim));
+	prefixd_cold_coded(cold, &coded);
+	return gpu_coded_bytes(&coded);
 }
 
 uint64_t prefixd_cold_stride(const struct prefixd_cold *cold, uint64_t block_bytes,

@@ -17,7 +17,7 @@
  */
 #pragma once
 
-#include "gpu/kernels.h"
+#include "gpu/coded.h"
 #include "radix/base.h"
 
 #define PREFIXD_COLD_LAYERS_MAX 256u
@@ -53,6 +53,8 @@ const char *prefixd_cold_layers_print(const struct prefixd_cold *cold, char *out
  * It describes blocks of block_bytes that coding makes smaller: or nothing is coded, and all is 0.
  */
 bool prefixd_cold_ok(const struct prefixd_cold *cold, uint64_t block_bytes);
+/* The same as a description of one rank's pieces; something is coded. */
+void prefixd_cold_coded(const struct prefixd_cold *cold, struct gpu_coded *ret_coded);
 /* Bytes of a cold block: of one rank's piece.  Without a codec: block_bytes. */
 uint64_t prefixd_cold_bytes(const struct prefixd_cold *cold, uint64_t block_bytes);
 /* Bytes from one host slot to the next: the pieces of all ranks, and if they are coded the seal. */

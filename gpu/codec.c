@@ -124,7 +124,7 @@ uint64_t gpu_raw_bytes(const struct gpu_layout *layout)
 	return (uint64_t)layout->n_pieces * layout->piece_bytes;
 }
 
-uint64_t gpu_coded_bytes(const struct gpu_layout *layout, const struct gpu_geometry *g)
+uint64_t gpu_coded_block_bytes(const struct gpu_layout *layout, const struct gpu_geometry *g)
 {
 	uint64_t rows = (uint64_t)g->tokens * g->heads;
 

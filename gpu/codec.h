@@ -43,7 +43,8 @@ const struct gpu_codec_ops *gpu_codec_best(void);
 
 /* Bytes of a packed block that is not coded, and of a coded one.  0: there is no such block. */
 uint64_t gpu_raw_bytes(const struct gpu_layout *layout);
-uint64_t gpu_coded_bytes(const struct gpu_layout *layout, const struct gpu_geometry *geometry);
+uint64_t gpu_coded_block_bytes(const struct gpu_layout *layout,
+			       const struct gpu_geometry *geometry);
 
 /* Packed block i of the `n` blocks `ids` is at i * stride of `out`, `in`. */
 void gpu_gather(const struct gpu_layout *layout, const uint32_t *ids, uint32_t n, void *out,
@@ -53,7 +54,7 @@ void gpu_scatter(const struct gpu_layout *layout, const uint32_t *ids, uint32_t 
 
 /*
  * ret_raw[i] is 1 where block i cannot be coded, else 0.  Return: how many cannot.  The layout and
- * the geometry belong together: gpu_coded_bytes() is not 0.
+ * the geometry belong together: gpu_coded_block_bytes() is not 0.
  */
 uint32_t gpu_encode(const struct gpu_codec_ops *by, const struct gpu_layout *layout,
 		    const struct gpu_geometry *geometry, enum gpu_codec codec, const uint32_t *ids,

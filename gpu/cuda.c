@@ -315,6 +315,7 @@ static const struct gpu_ops cuda_ops = {
 	.slot_host = cuda_slot_host,
 	.host_pin = gpu_cuda_host_pin,
 	.host_unpin = gpu_cuda_host_unpin,
+	.codes = gpu_no_codes,
 	.submit = gpu_cuda_submit,
 	.event_fd = cuda_event_fd,
 	.reap = gpu_cuda_reap,

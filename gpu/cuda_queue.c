@@ -392,7 +392,7 @@ int gpu_cuda_submit(struct gpu *g, struct gpu_job *job)
 
 	if (c->closing || c->lost)
 		return -ENODEV;
-	r = gpu_job_check(job);
+	r = gpu_job_check(g, job);
 	if (r < 0)
 		return r;
 	lane = lane_of(c, job);

@@ -29,6 +29,7 @@
  */
 #pragma once
 
+#include "gpu/coded.h"
 #include "radix/base.h"
 
 #define GPU_SLABS_MAX 16u /* of one pool: what a message and a keeper can carry */
@@ -65,6 +66,19 @@ struct gpu_job {
 	void (*done)(struct gpu_job *job, int status); /* 0, -EIO, -ENODEV */
 	void *ctx;
 	bool urgent; /* somebody waits: before others, where the device can tell */
+	/*
+	 * The next two where codes() is true; elsewhere a job with one of them is -ENOTSUP.
+	 * coded: NULL for a plain copy.  Else the side in the pool is a block of `len` bytes as it
+	 * is, the other side, in host memory, its packed form of gpu_coded_bytes(): out of the pool
+	 * it is encoded, into it decoded.  Stays where it is until done().
+	 * want_sum: a checksum of the block as it lies on the device, before encoding or after
+	 * decoding; of a copy within the device, where it was copied to.  `len` is even.
+	 */
+	const struct gpu_coded *coded;
+	bool want_sum;
+	/* Set by the device when the status is 0. */
+	bool uncodable; /* encoding: an element cannot be coded, and the packed form means nothing */
+	uint64_t sum[2]; /* gpu/kernels.h, by want_sum */
 	/* the driver's while in flight */
 	struct gpu_job *next;
 	uint64_t due_ns;
@@ -105,6 +119,8 @@ struct gpu_ops {
 	int (*host_pin)(struct gpu *g, void *p, uint64_t len);
 	void (*host_unpin)(struct gpu *g, void *p);
 
+	/* The device encodes, decodes and sums blocks by itself. */
+	bool (*codes)(const struct gpu *g);
 	int (*submit)(struct gpu *g, struct gpu_job *job);
 	int (*event_fd)(const struct gpu *g);
 	uint32_t (*reap)(struct gpu *g, uint32_t budget);

@@ -52,10 +52,11 @@ void gpu_pool_info(const struct gpu_pool *pool, struct gpu_pool_info *ret_info);
 int gpu_pool_fd(struct gpu_pool *pool, uint32_t slab, bool read_only);
 int gpu_no_pin(struct gpu *g, void *p, uint64_t len);
 void gpu_no_unpin(struct gpu *g, void *p);
+bool gpu_no_codes(const struct gpu *g);
 uint64_t gpu_pool_slot_addr(const struct gpu_pool *pool, uint32_t slot);
 struct gpu_pool *gpu_pool_find(const struct radix_list *pools, uint64_t addr, uint64_t len);
 
-int gpu_job_check(const struct gpu_job *job);
+int gpu_job_check(const struct gpu *g, const struct gpu_job *job);
 
 void gpu_queue_init(struct gpu_queue *q);
 void gpu_queue_push(struct gpu_queue *q, struct gpu_job *job);

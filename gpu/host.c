@@ -87,7 +87,7 @@ static int host_submit(struct gpu *g, struct gpu_job *job)
 
 	if (h->closing)
 		return -ENODEV;
-	r = gpu_job_check(job);
+	r = gpu_job_check(g, job);
 	if (r < 0)
 		return r;
 	if (!gpu_pool_find(&h->pools, job->dst, job->len) &&
@@ -148,6 +148,7 @@ static const struct gpu_ops host_ops = {
 	.slot_host = host_slot_host,
 	.host_pin = gpu_no_pin,
 	.host_unpin = gpu_no_unpin,
+	.codes = gpu_no_codes,
 	.submit = host_submit,
 	.event_fd = host_event_fd,
 	.reap = host_reap,

@@ -134,6 +134,13 @@ void gpu_no_unpin(struct gpu *g, void *p)
 	(void)p;
 }
 
+/* Of a device that moves bytes and knows nothing of them. */
+bool gpu_no_codes(const struct gpu *g)
+{
+	(void)g;
+	return false;
+}
+
 uint64_t gpu_pool_slot_addr(const struct gpu_pool *pool, uint32_t slot)
 {
 	radix_assert(slot < pool->n_slots);
@@ -165,14 +172,26 @@ bool gpu_queue_touches(const struct gpu_queue *q, const struct gpu_pool *pool)
 }
 
 /* Return: 0, or -EINVAL. */
-int gpu_job_check(const struct gpu_job *job)
+/* Return: 0; -ENOTSUP: it is more than a copy, on a device that only copies; -EINVAL. */
+int gpu_job_check(const struct gpu *g, const struct gpu_job *job)
 {
-	uint64_t dst_end, src_end;
+	uint64_t dst_end, src_end, len = job->len;
 
 	if (job->len == 0 || !job->done)
 		return -EINVAL;
-	if (__builtin_add_overflow(job->dst, job->len, &dst_end) ||
-	    __builtin_add_overflow(job->src, job->len, &src_end))
+	if ((job->coded || job->want_sum) && !g->ops->codes(g))
+		return -ENOTSUP;
+	if (job->coded && !gpu_coded_ok(job->coded, len))
+		return -EINVAL;
+	if (job->want_sum && (len > INT32_MAX || len % 2))
+		return -EINVAL;
+	if (job->coded) {
+		uint64_t packed = gpu_coded_bytes(job->coded);
+
+		len = packed > len ? packed : len;
+	}
+	if (__builtin_add_overflow(job->dst, len, &dst_end) ||
+	    __builtin_add_overflow(job->src, len, &src_end))
 		return -EINVAL;
 	/* What an overlapping copy leaves behind differs from device to device. */
 	if (job->dst < src_end && job->src < dst_end)

@@ -404,7 +404,7 @@ static int sim_submit(struct gpu *g, struct gpu_job *job)
 
 	if (s->lost)
 		return -ENODEV;
-	r = gpu_job_check(job);
+	r = gpu_job_check(g, job);
 	if (r < 0)
 		return r;
 	if (!sim_is_device(s, job->dst, job->len) && !sim_is_device(s, job->src, job->len))
@@ -477,6 +477,7 @@ static const struct gpu_ops sim_ops = {
 	.slot_host = sim_slot_host,
 	.host_pin = gpu_no_pin,
 	.host_unpin = gpu_no_unpin,
+	.codes = gpu_no_codes,
 	.submit = sim_submit,
 	.event_fd = sim_event_fd,
 	.reap = sim_reap,

@@ -206,7 +206,7 @@ static void codecs(uint8_t *blocks, uint8_t *out, uint8_t *copy, uint64_t block,
 
 	for (uint32_t s = 0; s < l.n_pieces; s++)
 		base[s] = (uint64_t)(uintptr_t)blocks + s * PIECE;
-	coded = gpu_coded_bytes(&l, &g);
+	coded = gpu_coded_block_bytes(&l, &g);
 	if (!coded)
 		die("a geometry that does not fit");
 	for (int i = -1; i < rounds; i++) {

@@ -460,26 +460,26 @@ START_TEST(what_does_not_fit_together_has_no_size)
 	struct gpu_geometry g = { 8, 2, 128, GPU_ORDER_NHD, GPU_ELEMENT_F16 }, h;
 
 	/* 2,048 codes, 16 scales. */
-	ck_assert_uint_eq(gpu_coded_bytes(&l, &g), 2 * (2048 + 64));
+	ck_assert_uint_eq(gpu_coded_block_bytes(&l, &g), 2 * (2048 + 64));
 	ck_assert_uint_eq(gpu_raw_bytes(&l), 8192);
 	h = g;
 	h.dim = 64;
-	ck_assert_uint_eq(gpu_coded_bytes(&l, &h), 0);
+	ck_assert_uint_eq(gpu_coded_block_bytes(&l, &h), 0);
 	h = (struct gpu_geometry){ 1u << 31, 1u << 31, 1u << 31, GPU_ORDER_NHD, GPU_ELEMENT_F16 };
-	ck_assert_uint_eq(gpu_coded_bytes(&l, &h), 0);
+	ck_assert_uint_eq(gpu_coded_block_bytes(&l, &h), 0);
 	h = (struct gpu_geometry){ 1u << 16, 1u << 15, 2, GPU_ORDER_NHD, GPU_ELEMENT_F16 };
-	ck_assert_uint_eq(gpu_coded_bytes(&l, &h), 0);
+	ck_assert_uint_eq(gpu_coded_block_bytes(&l, &h), 0);
 	h = g;
 	h.heads = 0;
-	ck_assert_uint_eq(gpu_coded_bytes(&l, &h), 0);
+	ck_assert_uint_eq(gpu_coded_block_bytes(&l, &h), 0);
 	h = g;
 	h.order = 2;
-	ck_assert_uint_eq(gpu_coded_bytes(&l, &h), 0);
+	ck_assert_uint_eq(gpu_coded_block_bytes(&l, &h), 0);
 	h = g;
 	h.element = 0;
-	ck_assert_uint_eq(gpu_coded_bytes(&l, &h), 0);
+	ck_assert_uint_eq(gpu_coded_block_bytes(&l, &h), 0);
 	l.stride = 4095;
-	ck_assert_uint_eq(gpu_coded_bytes(&l, &g), 0);
+	ck_assert_uint_eq(gpu_coded_block_bytes(&l, &g), 0);
 	ck_assert_uint_eq(gpu_raw_bytes(&l), 0);
 }
 END_TEST

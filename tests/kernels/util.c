@@ -44,7 +44,7 @@ void blocks_new(struct blocks *b, const struct shape *shape, enum arrangement ar
 			     (uint64_t)s * (arrangement == LAYER_MAJOR ? N_BLOCKS : 1) * piece;
 	b->layout.base = (uint64_t)(uintptr_t)b->base;
 	b->raw_bytes = gpu_raw_bytes(&b->layout);
-	b->coded_bytes = gpu_coded_bytes(&b->layout, &b->geometry);
+	b->coded_bytes = gpu_coded_block_bytes(&b->layout, &b->geometry);
 	ck_assert_uint_eq(b->raw_bytes, (uint64_t)shape->pieces * piece);
 	ck_assert_uint_ne(b->coded_bytes, 0);
 	memcpy(b->ids, ids, sizeof(ids));

@@ -183,7 +183,8 @@ static void codec(const char *name, enum gpu_codec number, enum gpu_element elem
 {
 	struct gpu_layout from = layout_of(BLOCK_MAJOR), to = layout_of(BACK);
 	struct gpu_geometry g = { TOKENS, HEADS, DIM, GPU_ORDER_NHD, element };
-	uint64_t stride = gpu_coded_bytes(&from, &g), ids = small.at + offsetof(struct tables, ids);
+	uint64_t stride = gpu_coded_block_bytes(&from, &g),
+		 ids = small.at + offsetof(struct tables, ids);
 	uint64_t raw = small.at + offsetof(struct tables, raw);
 	void *encode[] = { &from, &g, &ids, &n_blocks, &out.at, &stride, &raw };
 	void *decode[] = { &to, &g, &ids, &n_blocks, &out.at, &stride };
