@@ -77,7 +77,7 @@ struct gpu_job {
 	const struct gpu_coded *coded;
 	bool want_sum;
 	/* Set by the device when the status is 0. */
-	bool uncodable; /* encoding: an element cannot be coded, and the packed form means nothing */
+	bool uncodable;  /* an element cannot be coded, and the packed form means nothing */
 	uint64_t sum[2]; /* gpu/kernels.h, by want_sum */
 	/* the driver's while in flight */
 	struct gpu_job *next;
