@@ -554,16 +554,10 @@ START_TEST(a_move_from_a_block_that_becomes_hollow)
 }
 END_TEST
 
-/*
- * What lies in the host behind hollow blocks keeps the device copies above them where they are.
- * When nothing else can go, it goes.
- */
-START_TEST(lower_blocks_do_not_hold_the_device)
+static void two_that_end_in_the_host(void)
 {
 	struct radix_move v[32];
 	struct radix_room room;
-	struct radix_match m;
-	struct radix_pin pin;
 
 	bed_init_tiers(&b, RADIX_KEYS_TOKENS, 22, 12, false, 30);
 	ck_assert_int_eq(radix_root_window(b.ix, b.root, W), 0);
@@ -577,6 +571,20 @@ START_TEST(lower_blocks_do_not_hold_the_device)
 	ck_assert_str_eq(picture("abcdefghijklmn"), "..dddd....llll");
 	ck_assert_str_eq(picture("abcdefGHIJKLMN"), "..dddd....llll");
 	bed_verify(&b);
+}
+
+/*
+ * What lies in the host behind hollow blocks keeps the device copies above them where they are.
+ * When nothing else can go, it goes.
+ */
+START_TEST(lower_blocks_do_not_hold_the_device)
+{
+	struct radix_move v[32];
+	struct radix_room room;
+	struct radix_match m;
+	struct radix_pin pin;
+
+	two_that_end_in_the_host();
 	bed_pin(&b, &pin, "abcdefgh");
 	radix_make_room(b.ix, RADIX_TIER_DEVICE, 1, 0, v, 32, &room);
 	ck_assert(room.dry); /* one is held, and the other alone would not help */
@@ -593,6 +601,93 @@ START_TEST(lower_blocks_do_not_hold_the_device)
 	m = match("abcdefghijklmn", false);
 	ck_assert_uint_eq(m.n_blocks, 14);
 	ck_assert_uint_eq(m.n_host, 14);
+	bed_deinit(&b);
+}
+END_TEST
+
+/* Evicting goes on with what hollow blocks kept in its place until then. */
+START_TEST(all_can_be_evicted)
+{
+	two_that_end_in_the_host();
+	ck_assert_uint_eq(bed_stats(&b).n_blocks, 6 + 8 + 8);
+	ck_assert_uint_eq(radix_evict(b.ix, UINT32_MAX, RADIX_REMOVE_EVICT), 6 + 8 + 8);
+	bed_verify(&b);
+	ck_assert_uint_eq(bed_stats(&b).n_blocks, 0);
+	ck_assert_uint_eq(bed_stats(&b).slots[RADIX_SLOT_FREE], 22);
+	ck_assert_uint_eq(stats().n_hollow, 0);
+	bed_deinit(&b);
+}
+END_TEST
+
+/* ---- the device is lost ---------------------------------------------------------------------- */
+
+static void lost(uint64_t gone)
+{
+	ck_assert_uint_eq(radix_device_lost(b.ix), gone);
+	bed_verify(&b);
+	ck_assert_uint_eq(bed_stats(&b).slots[RADIX_SLOT_FREE], b.n_slots);
+	ck_assert_uint_eq(bed_stats(&b).removed[RADIX_REMOVE_DEVICE], gone);
+	ck_assert_uint_eq(bed_stats(&b).removed_total, gone);
+}
+
+START_TEST(lost_with_hollow_blocks_in_the_way)
+{
+	struct radix_match m;
+
+	two_that_end_in_the_host();
+	lost(8); /* the older one makes way, and then nobody parts from the other any more */
+	ck_assert_str_eq(picture("abcdefGHIJKLMN"), "..........llll");
+	ck_assert_str_eq(picture("abcdefghijklmn"), "......--------");
+	m = match("abcdefGHIJKLMN", false);
+	ck_assert_uint_eq(m.n_host, 14);
+	bed_deinit(&b);
+}
+END_TEST
+
+/* As "...dddd.dddd", with a copy of each that is not hollow in the host. */
+static void copies_around_a_hollow_one(uint32_t spare)
+{
+	char path[] = "abcdefghijkl";
+	struct radix_pin pin = { .window = true };
+	struct radix_place at;
+
+	bed_init_tiers(&b, RADIX_KEYS_TOKENS, 12, 12, false, spare);
+	ck_assert_int_eq(radix_root_window(b.ix, b.root, W), 0);
+	bed_store(&b, path);
+	at = bed_place(&b, "abcdefg");
+	radix_pin_take(b.ix, &pin, &at);
+	ck_assert_uint_eq(radix_win_free(b.ix, 12), 4);
+	radix_pin_drop(b.ix, &pin);
+	ck_assert_str_eq(picture(path), "...dddd.dddd");
+	for (uint32_t n = 12; n > 3; n--) {
+		struct radix_member name;
+		struct radix_move move;
+
+		path[n] = 0;
+		at = bed_place(&b, path);
+		ck_assert_uint_eq(radix_path_members(b.ix, &at, 1, &name), 1);
+		if (n == 8) {
+			ck_assert_int_eq(radix_copy_begin(b.ix, name, RADIX_TIER_HOST, &move),
+					 RADIX_E_STATE);
+			continue;
+		}
+		ck_assert_int_eq(radix_copy_begin(b.ix, name, RADIX_TIER_HOST, &move), 0);
+		ck_assert_int_eq(radix_move_end(b.ix, &move, true, NULL, NULL), 0);
+	}
+	bed_verify(&b);
+}
+
+START_TEST(lost_around_a_hollow_one)
+{
+	copies_around_a_hollow_one(30);
+	lost(0); /* those before it are outside of all windows, too */
+	ck_assert_str_eq(picture("abcdefghijkl"), "........llll");
+	ck_assert_uint_eq(match("abcdefghijkl", false).n_host, 12);
+	bed_deinit(&b);
+	copies_around_a_hollow_one(4);
+	lost(5); /* no more blocks may be hollow: it goes, and what is behind it */
+	ck_assert_str_eq(picture("abcdefghijkl"), "...llll-----");
+	ck_assert_uint_eq(match("abcdefghijkl", false).n_host, 7);
 	bed_deinit(&b);
 }
 END_TEST
@@ -622,6 +717,9 @@ int main(void)
 	tcase_add_test(tc, hollow_blocks_stay_above_lower_ones);
 	tcase_add_test(tc, a_move_from_a_block_that_becomes_hollow);
 	tcase_add_test(tc, lower_blocks_do_not_hold_the_device);
+	tcase_add_test(tc, all_can_be_evicted);
+	tcase_add_test(tc, lost_with_hollow_blocks_in_the_way);
+	tcase_add_test(tc, lost_around_a_hollow_one);
 	suite_add_tcase(s, tc);
 	return test_run(s);
 }

@@ -257,6 +257,32 @@ static void called(struct lives *l)
 	w.before = now;
 }
 
+/* The memory of the device goes, and no block is left in a slot of it. */
+static void lost(struct lives *l)
+{
+	uint32_t n = l->ix->table.n_used;
+	struct radix_stats was, s;
+	uint64_t gone;
+	char why[256] = "";
+
+	radix_index_stats(l->ix, &was);
+	gone = radix_device_lost(l->ix);
+	ck_assert_msg(radix_verify(l->ix, why, sizeof(why)) == 0, "seed %llu: %s",
+		      (unsigned long long)w.seed, why);
+	radix_index_stats(l->ix, &s);
+	MAY(l, s.slots[RADIX_SLOT_READY] + s.slots[RADIX_SLOT_LEAVING] == 0, n);
+	MAY(l, s.removed[RADIX_REMOVE_DEVICE] - was.removed[RADIX_REMOVE_DEVICE] == gone, n);
+	MAY(l, was.n_blocks - s.n_blocks == s.removed_total - was.removed_total, n);
+	for (uint32_t i = 0; i < n; i++) {
+		const struct radix_entry *e = &l->ix->table.v[i];
+
+		MAY(l,
+		    e->state != RADIX_ENTRY_READY || radix_entry_slot(e) == RADIX_HOLLOW ||
+			    radix_entry_slot(e) == RADIX_NONE,
+		    i);
+	}
+}
+
 static void run(const struct lives_shape *shape, uint64_t seed, uint32_t steps)
 {
 	struct test_heap heap;
@@ -274,6 +300,7 @@ static void run(const struct lives_shape *shape, uint64_t seed, uint32_t steps)
 	while (steps--)
 		lives_step(&l);
 	lives_quiet(&l);
+	lost(&l);
 	radix_index_free(l.ix);
 	ck_assert_uint_eq(heap.live_blocks, 0);
 	kept_deinit(&kept);
