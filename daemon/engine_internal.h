@@ -223,6 +223,8 @@ bool prefixd_tokens_check(struct prefixd_engine *e, struct prefixd_request *rq,
 			  const struct prefixd_namespace *ns, uint64_t n_keys, uint32_t tail_tokens,
 			  uint64_t n_tokens);
 
+/* Blocks before its end that the lease reads; UINT32_MAX: all of them. */
+uint32_t prefixd_lease_window(const struct prefixd_lease *l);
 /* Where the lease stands; an island that was nowhere may have been begun by another since. */
 struct radix_place prefixd_lease_from(const struct prefixd_lease *l);
 

@@ -84,37 +84,45 @@ struct look {
 	uint32_t n_keys;
 	struct proto_span tail;
 	bool no_tail;
-	bool may_load; /* PROMOTE was said, and a load's end could be told */
-	bool whole;    /* nothing is of use behind a block without a copy */
-	bool exact;    /* no further than before a block that a codec has changed */
+	bool may_load;   /* PROMOTE was said, and a load's end could be told */
+	uint32_t window; /* blocks that are read before the end; UINT32_MAX: all of them */
+	bool exact;      /* none of those that are read is one that a codec has changed */
 	/* result */
 	struct radix_match m;
 	struct radix_runs runs;
-	uint32_t n_lossy, first_lossy; /* of m.n_blocks; the first one counted from `from` */
+	uint32_t n_lossy, first_lossy; /* of what is read; the first one counted from `from` */
 	bool declined;                 /* `exact` ended it */
 };
 
 static void look_once(const struct radix_index *ix, struct look *k, uint32_t n_keys)
 {
+	bool whole = k->window == UINT32_MAX; /* nothing is of use behind a hollow block */
+	uint32_t hidden;
+
 	k->runs.n = 0;
 	k->runs.full = false;
-	radix_match_window(ix, &k->from, k->keys, n_keys, k->whole, &k->runs, &k->m);
+	radix_match_window(ix, &k->from, k->keys, n_keys, whole, &k->runs, &k->m);
 	if (k->runs.full) { /* what lies lower is told with the last part */
 		k->m.end = k->m.device_end;
 		k->m.n_blocks = k->m.n_device;
 		k->m.n_host = 0;
 		k->m.diverged = false;
 	}
-	k->n_lossy = radix_path_lossy(ix, &k->m.end, k->m.n_blocks, &k->first_lossy);
+	hidden = k->m.n_device > k->window ? k->m.n_device - k->window : 0;
+	k->n_lossy = radix_path_lossy(ix, &k->m.end, k->m.n_blocks - hidden, &k->first_lossy);
+	k->first_lossy += hidden;
 }
 
 static void look(const struct radix_index *ix, struct look *k)
 {
+	uint32_t exact;
+
 	look_once(ix, k, k->n_keys);
 	if (!k->exact || k->n_lossy == 0)
 		return;
+	exact = radix_path_exact(ix, &k->m.end, k->m.n_blocks, k->window);
 	k->declined = true;
-	look_once(ix, k, k->first_lossy); /* fewer keys: the runs end where they should */
+	look_once(ix, k, exact); /* fewer keys: the runs end where they should */
 }
 
 /* Blocks found behind those that the path takes: in host memory or Redis. */
@@ -513,7 +521,7 @@ void prefixd_op_match(struct prefixd_engine *e, struct prefixd_request *rq)
 		memcpy(l->head, m.keys.p, l->head_len);
 	l->window = prefixd_windowed(rq->s, name.ns);
 	l->pin.window = l->hold.window = l->donor.window = l->window;
-	k.whole = !l->window;
+	k.window = prefixd_lease_window(l);
 	k.keys = m.keys.p;
 	k.tail = m.tail;
 	k.no_tail = (m.flags & PROTO_MATCH_NO_TAIL) || !tails_allowed(name.ns);
@@ -613,6 +621,11 @@ static void extend_advance(struct prefixd_lease *l, const struct look *k)
 	l->diverged = k->m.diverged;
 }
 
+uint32_t prefixd_lease_window(const struct prefixd_lease *l)
+{
+	return l->window ? l->root->ns->window : UINT32_MAX;
+}
+
 struct radix_place prefixd_lease_from(const struct prefixd_lease *l)
 {
 	struct radix_place at;
@@ -628,7 +641,7 @@ struct radix_place prefixd_lease_from(const struct prefixd_lease *l)
 static void extend_on(struct prefixd_engine *e, struct prefixd_request *rq, struct prefixd_lease *l,
 		      const struct proto_extend_req *m, uint32_t n_new)
 {
-	struct look k = { .tail = m->tail, .whole = !l->window };
+	struct look k = { .tail = m->tail, .window = prefixd_lease_window(l) };
 	struct proto_match_rep rep = { 0 };
 	struct prefixd_reply rp;
 	uint32_t slot = RADIX_NONE;

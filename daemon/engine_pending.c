@@ -276,9 +276,17 @@ static uint32_t ready_behind(const struct prefixd_lease *w, struct radix_place *
 {
 	struct radix_place from = prefixd_lease_from(w);
 	struct radix_match m;
+	uint32_t exact;
 
 	radix_match_window(w->group->index, &from, prefixd_lease_key(w), w->n_keys, !w->window,
 			   NULL, &m);
+	if (w->exact) { /* what is changed it would not be given */
+		exact = radix_path_exact(w->group->index, &m.device_end, m.n_device,
+					 prefixd_lease_window(w));
+		if (exact < m.n_device)
+			radix_match_window(w->group->index, &from, prefixd_lease_key(w), exact,
+					   !w->window, NULL, &m);
+	}
 	*ret_at = m.device_end;
 	return m.n_device;
 }

@@ -8,12 +8,23 @@
  * What it relies on.  Only an index that is coded asks: in others every copy is the committed one.
  */
 #include "radix/internal.h"
+#include "radix/windows.h"
 
 bool radix_member_lossy(const struct radix_index *ix, struct radix_member block)
 {
 	const struct radix_entry *e = radix_member(ix, block);
 
 	return e && radix_lossy(ix, e);
+}
+
+/* One block up the path from { *node, *i }. */
+static uint32_t entry_before(const struct radix_index *ix, uint32_t *node, uint32_t *i)
+{
+	if (*i == 0) {
+		*node = radix_node(ix, *node)->parent;
+		*i = radix_node(ix, *node)->n_blocks;
+	}
+	return radix_entry_at(ix, *node, --*i);
 }
 
 uint32_t radix_path_lossy(const struct radix_index *ix, const struct radix_place *end, uint32_t n,
@@ -25,17 +36,26 @@ uint32_t radix_path_lossy(const struct radix_index *ix, const struct radix_place
 	if (!ix->coded)
 		return 0;
 	for (uint32_t at = n; at-- > 0;) {
-		if (i == 0) {
-			node = radix_node(ix, node)->parent;
-			i = radix_node(ix, node)->n_blocks;
-		}
-		i--;
-		if (!radix_lossy(ix, &ix->table.v[radix_entry_at(ix, node, i)]))
+		if (!radix_lossy(ix, &ix->table.v[entry_before(ix, &node, &i)]))
 			continue;
 		*ret_first = at;
 		lossy++;
 	}
 	return lossy;
+}
+
+uint32_t radix_path_exact(const struct radix_index *ix, const struct radix_place *end, uint32_t n,
+			  uint32_t window)
+{
+	uint32_t node = end->node, i = end->idx, best = n;
+
+	for (uint32_t at = n; ix->coded && at > 0 && best - at < window; at--) {
+		const struct radix_entry *e = &ix->table.v[entry_before(ix, &node, &i)];
+
+		if (radix_lossy(ix, e) || radix_entry_slot(e) == RADIX_HOLLOW)
+			best = at - 1;
+	}
+	return best;
 }
 
 bool radix_lossy_may_go(const struct radix_index *ix, uint32_t node, uint32_t i)

@@ -138,6 +138,13 @@ bool radix_member_lossy(const struct radix_index *ix, struct radix_member block)
  */
 uint32_t radix_path_lossy(const struct radix_index *ix, const struct radix_place *end, uint32_t n,
 			  uint32_t *ret_first);
+/*
+ * The most of those `n` blocks, from the first on, of which the last `window`, or all where there
+ * are no more, are there with the bytes that were committed; `n` in an index that is not coded.
+ * O(n).
+ */
+uint32_t radix_path_exact(const struct radix_index *ix, const struct radix_place *end, uint32_t n,
+			  uint32_t window);
 
 /*
  * Begins to bring a member up into a device slot, which becomes RESERVED for RADIX_OWNER_DAEMON;
@@ -189,7 +196,8 @@ uint32_t radix_lose(struct radix_index *ix, struct radix_member block, enum radi
  * (reason DEVICE).  What has its copies in lower tiers stays, as the rule of tiers along a path
  * allows; so do hollow blocks before those, and blocks outside of all windows become hollow where
  * others that are hollow stand behind them.  Nothing is pinned,
- * and no move from or to the device is under way.  Returns the members that went.
+ * and no move from or to the device is under way.  Returns the members that went for that reason:
+ * others may make way in the block table.
  */
 uint64_t radix_device_lost(struct radix_index *ix);
 

@@ -277,6 +277,138 @@ START_TEST(exact_ends_before_the_first)
 }
 END_TEST
 
+/* Who waits for exact bytes is not told of others, and is told of those when they are there. */
+START_TEST(exact_ones_are_waited_for)
+{
+	struct scene_place at = cold_begin(4 * BLOCKS, false), other = at;
+	struct proto_wait_req q = { .deadline_us = 1000000 };
+	struct scene_prompt x = tiers_prompt(&at, 0);
+	struct proto_open_req o = cold_req("fp8");
+	struct proto_match_rep m, n;
+	struct proto_wait_rep wait;
+	struct proto_event event;
+	uint64_t seq;
+	uint32_t own;
+
+	other.c = world_worker(&tiers.w, 101, 1000);
+	ck_assert_int_eq(world_open(other.c, &o, &other.ns), 0);
+	put_down(&at);
+	bring_up(&at, 0, 1 | CODED);
+	scene_match_with(&at, &x, PROTO_MATCH_EXACT | PROTO_MATCH_LEAD, 0, &m);
+	scene_match_with(&other, &x, PROTO_MATCH_EXACT, 0, &n);
+	ck_assert_uint_eq(n.n_pending, BLOCKS);
+	ck_assert_uint_eq(n.reason, PROTO_REASON_PENDING);
+	q.lease = n.lease;
+	ck_assert_int_eq(world_wait(other.c, &q, &wait), 0);
+	ck_assert_uint_eq(wait.state, PROTO_WAIT_WAITING);
+	ck_assert_uint_eq(wait.n, BLOCKS);
+	ck_assert_uint_eq(compute(&at, m.lease, BLOCKS, 1, &own), BLOCKS);
+	ck_assert(world_event(other.c, &seq, &event));
+	ck_assert_uint_eq(event.state, PROTO_WAIT_READY);
+	ck_assert_uint_eq(event.n, BLOCKS);
+	scene_extend(&other, n.lease, &n);
+	ck_assert_uint_eq(n.n_device, BLOCKS);
+	ck_assert_uint_eq(scene_check_fill(&other, n.runs, 1), BLOCKS);
+	scene_release(&other, n.lease, NULL);
+	scene_release(&at, m.lease, NULL);
+	tiers_check_quiet();
+	world_deinit(&tiers.w);
+}
+END_TEST
+
+/* Nobody computes them: who waits does so himself, from the first one on. */
+START_TEST(who_waits_for_exact_ones_leads)
+{
+	struct scene_place at = cold_begin(4 * BLOCKS, false);
+	struct scene_prompt x = tiers_prompt(&at, 0);
+	struct proto_wait_rep wait;
+	struct proto_match_rep m;
+	uint32_t own;
+
+	put_down(&at);
+	bring_up(&at, 0, 1 | CODED);
+	scene_match_with(&at, &x, PROTO_MATCH_EXACT, 0, &m);
+	ck_assert_uint_eq(compute(&at, m.lease, 2, 1, &own), 2);
+	scene_release(&at, m.lease, NULL);
+	scene_match_with(&at, &x, PROTO_MATCH_EXACT, 0, &m);
+	ck_assert_uint_eq(m.n_device, 2);
+	ck_assert_int_eq(world_wait(at.c, &(struct proto_wait_req){ .lease = m.lease }, &wait), 0);
+	ck_assert_uint_eq(wait.state, PROTO_WAIT_LEAD);
+	ck_assert_uint_eq(wait.n, 0);
+	ck_assert_uint_eq(compute(&at, m.lease, BLOCKS - 2, 1, &own), BLOCKS - 2);
+	scene_release(&at, m.lease, NULL);
+	look(&at, PROTO_MATCH_EXACT, &m);
+	ck_assert_uint_eq(m.n_device, BLOCKS);
+	tiers_check_quiet();
+	world_deinit(&tiers.w);
+}
+END_TEST
+
+static void look_at(const struct scene_place *at, uint32_t n_blocks, uint32_t flags,
+		    struct proto_match_rep *ret)
+{
+	struct scene_prompt x = scene_tokens(at, tiers.tokens[0], n_blocks * BT);
+
+	scene_match_with(at, &x, flags, 0, ret);
+	scene_release(at, ret->lease, NULL);
+}
+
+/* Changed blocks before the window are nothing to who reads through it. */
+START_TEST(exact_through_a_window)
+{
+	struct proto_open_req o = cold_req("fp8");
+	struct scene_place through, whole;
+	struct proto_match_rep m;
+	struct scene_prompt x;
+	uint64_t lease;
+	uint32_t own;
+
+	o.windows = world_text("0-1:16"); /* four blocks */
+	whole = cold_begin_as(&o, 4 * BLOCKS, false);
+	o.flags |= PROTO_OPEN_WINDOWS;
+	through = scene_place(&tiers.w, 101, 1000, &o);
+	ck_assert_uint_eq(through.ns.ns, whole.ns.ns);
+	ck_assert_uint_eq(through.ns.window, 4);
+	/* four changed ones, and four that are exact behind them */
+	x = scene_tokens(&whole, tiers.tokens[0], 4 * BT);
+	ck_assert_uint_eq(scene_put(&whole, &x, 1), 4);
+	tiers_put(&whole, 1);
+	tiers_put(&whole, 2);
+	ck_assert_uint_eq(scene_bring_up(&whole, &x, 1 | CODED, &lease), 4);
+	scene_release(&whole, lease, NULL);
+	x = tiers_prompt(&whole, 0);
+	ck_assert_uint_eq(scene_put(&whole, &x, 1), 4);
+	world_run_until_idle(&tiers.w);
+	look_at(&whole, BLOCKS, 0, &m);
+	ck_assert_uint_eq(m.n_device, BLOCKS);
+	ck_assert_uint_eq(m.n_lossy, 4);
+	look_at(&whole, BLOCKS, PROTO_MATCH_EXACT, &m);
+	ck_assert_uint_eq(m.n_device, 0);
+	ck_assert_uint_eq(m.reason, PROTO_REASON_DECLINED);
+	look_at(&through, BLOCKS, 0, &m);
+	ck_assert_uint_eq(m.n_device, BLOCKS);
+	ck_assert_uint_eq(m.n_lossy, 0);
+	look_at(&through, BLOCKS, PROTO_MATCH_EXACT, &m);
+	ck_assert_uint_eq(m.n_device, BLOCKS);
+	ck_assert_uint_eq(m.reason, PROTO_REASON_NONE);
+	/* now the first two are exact, and the two behind them are not */
+	scene_match_with(&whole, &x, PROTO_MATCH_EXACT, 0, &m);
+	ck_assert_uint_eq(compute(&whole, m.lease, 2, 1, &own), 2);
+	scene_release(&whole, m.lease, NULL);
+	look_at(&through, BLOCKS - 1, 0, &m);
+	ck_assert_uint_eq(m.n_device, BLOCKS - 1);
+	ck_assert_uint_eq(m.n_lossy, 1);
+	ck_assert_uint_eq(m.first_lossy, 3);
+	look_at(&through, BLOCKS - 1, PROTO_MATCH_EXACT, &m);
+	ck_assert_uint_eq(m.n_device, 2);
+	ck_assert_uint_eq(m.reason, PROTO_REASON_DECLINED);
+	look_at(&through, BLOCKS, PROTO_MATCH_EXACT, &m);
+	ck_assert_uint_eq(m.n_device, BLOCKS);
+	tiers_check_quiet();
+	world_deinit(&tiers.w);
+}
+END_TEST
+
 /* While somebody holds the changed copies, exact ones are the writer's own. */
 START_TEST(who_reads_is_not_disturbed)
 {
@@ -555,6 +687,9 @@ int main(void)
 	tcase_add_test(tc, the_daemons_choice);
 	tcase_add_test(tc, a_lease_is_told);
 	tcase_add_test(tc, exact_ends_before_the_first);
+	tcase_add_test(tc, exact_ones_are_waited_for);
+	tcase_add_test(tc, who_waits_for_exact_ones_leads);
+	tcase_add_test(tc, exact_through_a_window);
 	tcase_add_test(tc, who_reads_is_not_disturbed);
 	tcase_add_test(tc, exact_over_lower_copies);
 	tcase_add_test(tc, a_lossy_donor);

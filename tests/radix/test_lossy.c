@@ -35,6 +35,14 @@ static void looks(const char *path, const char *want)
 	ck_assert_str_eq(got, want);
 	ck_assert_uint_eq(radix_path_lossy(b.ix, &at, n, &first), lossy);
 	ck_assert_uint_eq(first, (uint32_t)strcspn(want, "l"));
+	for (uint32_t w = 1; w <= n + 1; w++) {
+		uint32_t p = n;
+
+		while (memchr(got + p - radix_min_u32(p, w), 'l', radix_min_u32(p, w)))
+			p--;
+		ck_assert_uint_eq(radix_path_exact(b.ix, &at, n, w), p);
+	}
+	ck_assert_uint_eq(radix_path_exact(b.ix, &at, n, UINT32_MAX), first);
 }
 
 static int commit(const char *behind, char letter, enum radix_commit_result *ret_result)
