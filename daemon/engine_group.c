@@ -258,6 +258,18 @@ void prefixd_pool_failed(struct prefixd_engine *e, const struct prefixd_event *e
 	prefixd_group_free(e, g);
 }
 
+/* As many as the index has numbers for, if there could be more. */
+static uint32_t entries_of(const struct prefixd_engine *e, const struct prefixd_group *g)
+{
+	uint64_t n = (uint64_t)g->n_slots + g->n_host;
+
+	if (g->windowed)
+		n += (uint64_t)PREFIXD_HOLLOW_PER_SLOT * g->n_slots;
+	if (e->config.redis)
+		n += e->config.index_blocks;
+	return (uint32_t)radix_min_u64(n, INT32_MAX);
+}
+
 struct radix_index_config prefixd_group_config(const struct prefixd_engine *e,
 					       const struct prefixd_group *g)
 {
@@ -273,9 +285,7 @@ struct radix_index_config prefixd_group_config(const struct prefixd_engine *e,
 
 	/* That of an earlier life keeps its size, whatever the configuration says now. */
 	if (!config.n_entries)
-		config.n_entries = g->n_slots + g->n_host +
-				   (g->windowed ? PREFIXD_HOLLOW_PER_SLOT * g->n_slots : 0) +
-				   (e->config.redis ? e->config.index_blocks : 0);
+		config.n_entries = entries_of(e, g);
 	/* With second-use, what was dropped unused is remembered for a while: used again after all,
 	 * it is worth a copy. */
 	if (e->config.write == PREFIXD_WRITE_SECOND_USE && prefixd_tiered(e, g))
