@@ -29,9 +29,11 @@ radix_nodiscard int prefixd_note_group_room(struct prefixd_engine *e, uint32_t i
 					    const struct prefixd_cold *cold);
 void prefixd_note_group(struct prefixd_engine *e, struct prefixd_group *g);
 void prefixd_note_group_gone(struct prefixd_engine *e, struct prefixd_group *g);
-radix_nodiscard int prefixd_note_ns_room(struct prefixd_engine *e, struct prefixd_namespace *ns);
+radix_nodiscard int prefixd_note_ns_room(struct prefixd_engine *e, uint32_t *ret_record);
 void prefixd_note_ns(struct prefixd_engine *e, const struct prefixd_namespace *ns);
-void prefixd_note_ns_gone(struct prefixd_engine *e, const struct prefixd_namespace *ns);
+/* It changed: `record`, which there was room for, counts before the one that is wrong goes. */
+void prefixd_note_ns_again(struct prefixd_engine *e, struct prefixd_namespace *ns, uint32_t record);
+void prefixd_note_ns_gone(struct prefixd_engine *e, uint32_t record);
 void prefixd_note_epoch(struct prefixd_engine *e, const struct prefixd_namespace *ns);
 radix_nodiscard int prefixd_note_root_room(struct prefixd_engine *e, struct prefixd_root *r);
 void prefixd_note_root(struct prefixd_engine *e, const struct prefixd_root *r);

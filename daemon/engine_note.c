@@ -112,12 +112,12 @@ void prefixd_note_group_gone(struct prefixd_engine *e, struct prefixd_group *g)
 	g->noted = false;
 }
 
-int prefixd_note_ns_room(struct prefixd_engine *e, struct prefixd_namespace *ns)
+int prefixd_note_ns_room(struct prefixd_engine *e, uint32_t *ret_record)
 {
-	ns->record = RADIX_NONE;
+	*ret_record = RADIX_NONE;
 	if (!writes(e))
 		return 0;
-	return prefixd_ledger_take(&e->ledger, PREFIXD_LEDGER_NS, &ns->record);
+	return prefixd_ledger_take(&e->ledger, PREFIXD_LEDGER_NS, ret_record);
 }
 
 void prefixd_note_ns(struct prefixd_engine *e, const struct prefixd_namespace *ns)
@@ -148,10 +148,20 @@ void prefixd_note_ns(struct prefixd_engine *e, const struct prefixd_namespace *n
 	prefixd_ledger_sign(&e->ledger, PREFIXD_LEDGER_NS, ns->record);
 }
 
-void prefixd_note_ns_gone(struct prefixd_engine *e, const struct prefixd_namespace *ns)
+void prefixd_note_ns_again(struct prefixd_engine *e, struct prefixd_namespace *ns, uint32_t record)
 {
-	if (writes(e) && ns->record != RADIX_NONE)
-		prefixd_ledger_put(&e->ledger, PREFIXD_LEDGER_NS, ns->record);
+	uint32_t was = ns->record;
+
+	ns->record = record;
+	prefixd_note_ns(e, ns);
+	/* Of two with one digest the next life takes up one: a kill here costs nothing. */
+	prefixd_note_ns_gone(e, was);
+}
+
+void prefixd_note_ns_gone(struct prefixd_engine *e, uint32_t record)
+{
+	if (writes(e) && record != RADIX_NONE)
+		prefixd_ledger_put(&e->ledger, PREFIXD_LEDGER_NS, record);
 }
 
 void prefixd_note_epoch(struct prefixd_engine *e, const struct prefixd_namespace *ns)

@@ -61,7 +61,7 @@ void prefixd_namespace_unref(struct prefixd_engine *e, struct prefixd_namespace 
 	if (--ns->refs > 0)
 		return;
 	prefixd_set_del(&e->namespaces, &ns->item);
-	prefixd_note_ns_gone(e, ns);
+	prefixd_note_ns_gone(e, ns->record);
 	if (ns->mode == RADIX_KEYS_DIGEST)
 		family_lost(e, ns);
 	namespace_free(e, ns);
@@ -383,7 +383,7 @@ static struct prefixd_namespace *namespace_new(struct prefixd_engine *e,
 		return NULL;
 	ns->text_len = m->model.n + m->revision.n + m->dtype.n + m->adapter.n + m->engine.n + 5;
 	ns->text = radix_take(e->alloc, ns->text_len);
-	if (!ns->text || prefixd_note_ns_room(e, ns) < 0) {
+	if (!ns->text || prefixd_note_ns_room(e, &ns->record) < 0) {
 		namespace_free(e, ns);
 		return NULL;
 	}
@@ -600,7 +600,7 @@ static void open_namespace(struct prefixd_engine *e, struct prefixd_request *rq,
 	r = ns ? wait_for_memory(e, rq, ns, g, m->tp_rank, windowed) : -ENOMEM;
 	if (r < 0) {
 		if (made) {
-			prefixd_note_ns_gone(e, made);
+			prefixd_note_ns_gone(e, made->record);
 			namespace_free(e, made);
 		}
 		if (new_group)

@@ -110,17 +110,23 @@ bool prefixd_windows_check(struct prefixd_engine *e, struct prefixd_request *rq,
 
 int prefixd_windows_begin(struct prefixd_engine *e, struct prefixd_namespace *ns, uint32_t blocks)
 {
+	uint32_t record;
+
 	if (!blocks || ns->window)
 		return 0;
+	if (prefixd_note_ns_room(e, &record) < 0)
+		return -ENOMEM;
 	for (uint32_t i = 0; ns->group->index && i < e->roots.n; i++) {
 		struct prefixd_root *r = radix_container_of(e->roots.v[i], struct prefixd_root,
 							    item);
 
-		if (r->ns == ns && radix_root_window(ns->group->index, r->index_root, blocks) < 0)
-			return -ENOMEM;
+		if (r->ns != ns || radix_root_window(ns->group->index, r->index_root, blocks) == 0)
+			continue;
+		prefixd_note_ns_gone(e, record); /* it was the first: none has a window */
+		return -ENOMEM;
 	}
 	ns->window = blocks;
-	prefixd_note_ns(e, ns);
+	prefixd_note_ns_again(e, ns, record);
 	return 0;
 }
 

@@ -4,6 +4,7 @@
  */
 #include "tests/engine/scene.h"
 
+#include "daemon/engine_internal.h"
 #include "radix/windows.h"
 
 #include <stdlib.h>
@@ -56,9 +57,11 @@ static struct radix_window_stats window_stats(void)
 	return s;
 }
 
+static uint32_t n_shared; /* so many blocks of the first two prompts are the same */
+
 static uint8_t fill_of(uint32_t p, uint32_t block)
 {
-	return (uint8_t)(p * 100 + block + 1);
+	return (uint8_t)((p == 1 && block < n_shared ? 0 : p * 100) + block + 1);
 }
 
 /* The runs are of blocks [from, from + n); returns how many have no slot. */
@@ -252,6 +255,37 @@ START_TEST(the_flag_stays_with_its_namespace)
 }
 END_TEST
 
+/* What a pool's index could have of blocks is cut to what it has numbers for. */
+START_TEST(an_index_of_any_size)
+{
+	static const struct {
+		uint32_t n_slots, n_host, index_blocks;
+		bool windowed, redis;
+		uint32_t n;
+	} v[] = {
+		{ 100, 10, 7, false, false, 110 },
+		{ 100, 10, 7, true, false, 1710 },
+		{ 100, 10, 7, true, true, 1717 },
+		{ 1u << 26, 0, 0, true, false, 17u << 26 },
+		{ 1u << 27, 0, 0, true, false, INT32_MAX },
+		{ 1u << 28, 0, 0, true, false, INT32_MAX }, /* 2^32 of them hollow */
+		{ 1u << 28, 1u << 28, UINT32_MAX, false, true, INT32_MAX },
+		{ 1u << 30, 1u << 30, 0, false, false, INT32_MAX },
+	};
+
+	for (uint32_t i = 0; i < radix_array_size(v); i++) {
+		struct prefixd_engine e = { 0 };
+		struct prefixd_group g = { .n_slots = v[i].n_slots,
+					   .n_host = v[i].n_host,
+					   .windowed = v[i].windowed };
+
+		e.config.redis = v[i].redis;
+		e.config.index_blocks = v[i].index_blocks;
+		ck_assert_uint_eq(prefixd_group_config(&e, &g).n_entries, v[i].n);
+	}
+}
+END_TEST
+
 /* ---- chats ----------------------------------------------------------------------------------- */
 
 START_TEST(a_chat_longer_than_the_pool)
@@ -437,6 +471,38 @@ START_TEST(windows_outlive_the_daemon)
 }
 END_TEST
 
+/* Another OPEN makes it one with a window: wherever the daemon ends in it, it is the same one. */
+START_TEST(killed_while_a_window_begins)
+{
+	struct proto_open_req o = request(true);
+	struct proto_open_rep rep;
+	struct scene_place a, b;
+	uint64_t n = 1;
+
+	config.keep = true;
+	for (bool whole = false; !whole; n++) {
+		begin(16);
+		a = place(100, false);
+		turn(&a, 0, 12, 4, NULL);
+		b.c = world_worker(&w, 101, 1000);
+		world_life_kill_at(&w, n);
+		whole = world_open(b.c, &o, &rep) == PROTO_STATUS_OK;
+		world_life_kill_at(&w, 0);
+		if (whole)
+			world_life_kill(&w);
+		ck_assert_int_eq(world_life_restart(&w), 0);
+		b = place(102, n % 2);
+		ck_assert_uint_eq(b.ns.ns, a.ns.ns);
+		ck_assert_uint_eq(turn(&b, 0, 12, 4, NULL), 12);
+		b = place(103, true);
+		ck_assert_uint_eq(b.ns.window, W);
+		ck_assert_uint_eq(turn(&b, 0, 16, 4, NULL), 12);
+		world_deinit(&w);
+	}
+	ck_assert_uint_gt(n, 4);
+}
+END_TEST
+
 /* ---- tiers ----------------------------------------------------------------------------------- */
 
 START_TEST(a_window_comes_up_again)
@@ -473,6 +539,59 @@ START_TEST(a_window_comes_up_again)
 	world_stats(&w, 0, &st);
 	ck_assert_uint_le(st.moved[RADIX_TIER_DEVICE][RADIX_TIER_HOST], 24);
 	world_deinit(&w);
+}
+END_TEST
+
+/*
+ * Two chats that part after six blocks, of which the host has the ends and the device a window in
+ * the middle, with hollow blocks around it.  Nothing of the old memory is named when it is lost.
+ */
+START_TEST(lost_with_windows)
+{
+	struct scene_place at;
+	struct scene_prompt x;
+	struct proto_match_rep m;
+	struct proto_event event;
+	struct radix_stats st;
+	uint64_t seq;
+
+	config.engine.host_blocks = config.tiers.host_blocks = 12;
+	n_shared = 6;
+	memcpy(tokens[1], tokens[0], n_shared * BT * sizeof(tokens[0][0]));
+	begin(22);
+	at = place(100, true);
+	turn(&at, 0, 14, 14, NULL);
+	turn(&at, 1, 14, 14, NULL);
+	turn(&at, 2, 18, 18, NULL); /* ten become hollow, eight go down */
+	world_run_until_idle(&w);
+	world_stats(&w, 0, &st);
+	ck_assert_uint_eq(window_stats().n_hollow, 10);
+	ck_assert_uint_eq(st.moved[RADIX_TIER_DEVICE][RADIX_TIER_HOST], 8);
+	w.config.hold_pools = true;
+	world_pool_lost(&w, 0);
+	world_run_until_idle(&w);
+	world_stats(&w, 0, &st);
+	ck_assert_uint_eq(st.slots[RADIX_SLOT_FREE], 22);
+	ck_assert_uint_eq(st.n_blocks, 14); /* the newer of the two needs no block of the device */
+	ck_assert_uint_eq(window_stats().n_hollow, 10);
+	world_pool_answer(&w, true);
+	w.config.hold_pools = false;
+	at = place(101, true);
+	x = scene_tokens(&at, tokens[0], 14 * BT);
+	ck_assert_uint_eq(scene_look(&at, &x, NULL), 0);
+	x = scene_tokens(&at, tokens[1], 14 * BT);
+	seq = scene_match_with(&at, &x, PROTO_MATCH_PROMOTE, 0, &m);
+	ck_assert_uint_eq(m.n_device, 0);
+	ck_assert_uint_eq(m.n_host, 14);
+	scene_loaded(&at, seq, &event);
+	scene_extend(&at, m.lease, &m);
+	ck_assert_uint_eq(m.n_device, 14);
+	ck_assert_uint_eq(check_runs(&at, m.runs, 1, 0, 14), 10);
+	scene_release(&at, m.lease, NULL);
+	turn(&at, 0, 14, 7, NULL);
+	ck_assert_uint_eq(turn(&at, 0, 14, 7, NULL), 14);
+	world_deinit(&w);
+	n_shared = 0;
 }
 END_TEST
 
@@ -519,6 +638,7 @@ int main(void)
 	tcase_add_test(tc, what_open_takes);
 	tcase_add_test(tc, the_flag_is_the_sessions);
 	tcase_add_test(tc, the_flag_stays_with_its_namespace);
+	tcase_add_test(tc, an_index_of_any_size);
 	tcase_add_test(tc, a_chat_longer_than_the_pool);
 	tcase_add_test(tc, a_prompt_longer_than_the_pool);
 	tcase_add_test(tc, hollow_blocks_are_computed_again);
@@ -526,7 +646,9 @@ int main(void)
 	tcase_add_test(tc, a_lease_from_before_the_window);
 	tcase_add_test(tc, who_waits_is_told_when_it_is_of_use);
 	tcase_add_test(tc, windows_outlive_the_daemon);
+	tcase_add_test(tc, killed_while_a_window_begins);
 	tcase_add_test(tc, a_window_comes_up_again);
+	tcase_add_test(tc, lost_with_windows);
 	tcase_add_test(tc, open_fails_whole);
 	suite_add_tcase(s, tc);
 	return scene_main(s);
