@@ -172,12 +172,15 @@ static void tell(struct prefixd_engine *e, struct prefixd_load *load)
 	struct prefixd_lease *l = load->lease;
 	struct proto_header h = { .op = PROTO_OP_EVENT, .seq = load->seq };
 	struct prefixd_request rq = { .s = l->session, .h = &h };
-	uint32_t n = load->done > load->above ? load->done - load->above : 0;
+	bool lost = prefixd_group_lost(l->group); /* with all that came up */
+	uint32_t n = load->done > load->above && !lost ? load->done - load->above : 0;
 	struct proto_event event = {
 		.lease = l->id,
 		.state = n ? PROTO_WAIT_LOADED : PROTO_WAIT_FAILED,
 		.n = n,
-		.reason = load->done < load->n ? load->reason : PROTO_REASON_NONE,
+		.reason = lost                   ? PROTO_REASON_TIER_DOWN
+			  : load->done < load->n ? load->reason
+						 : PROTO_REASON_NONE,
 	};
 	struct prefixd_reply rp;
 

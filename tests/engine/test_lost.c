@@ -322,6 +322,47 @@ START_TEST(moves_end_first)
 }
 END_TEST
 
+/* Some blocks of a load came up before, to memory that is gone: it brought nothing. */
+START_TEST(what_came_up_is_lost_too)
+{
+	struct world_tiers_stats st = { 0 };
+	struct scene_place at;
+	struct scene_prompt x;
+	struct proto_match_rep m;
+	struct proto_event e;
+	uint64_t seq, got;
+
+	tiers_configure(2 * BLOCKS, 8 * BLOCKS, false);
+	tiers.config.engine.write = PREFIXD_WRITE_THROUGH;
+	tiers.config.tiers.copy.bytes_per_s = 10000;
+	at = tiers_begin();
+	for (uint32_t p = 0; p < 4; p++)
+		ck_assert_uint_eq(tiers_put(&at, p), BLOCKS);
+	x = tiers_prompt(&at, 0);
+	seq = scene_match_with(&at, &x, PROTO_MATCH_PROMOTE, 0, &m);
+	ck_assert_uint_eq(m.n_host, BLOCKS);
+	while (st.moved[RADIX_TIER_HOST][RADIX_TIER_DEVICE] < BLOCKS / 2) {
+		world_advance(&tiers.w, 1000000);
+		world_tiers_stats(&tiers.w, &st);
+	}
+	ck_assert_uint_lt(st.moved[RADIX_TIER_HOST][RADIX_TIER_DEVICE], BLOCKS);
+	ck_assert(!world_event(at.c, &got, &e));
+	tiers.w.config.hold_pools = true;
+	world_pool_lost(&tiers.w, 0);
+	ck_assert(world_event(at.c, &got, &e));
+	ck_assert_uint_eq(got, seq);
+	ck_assert_int_eq(e.state, PROTO_WAIT_FAILED);
+	ck_assert_uint_eq(e.n, 0);
+	ck_assert_int_eq(e.reason, PROTO_REASON_TIER_DOWN);
+	world_run_until_idle(&tiers.w);
+	world_pool_answer(&tiers.w, true);
+	(void)pool_name(&at);
+	tiers_check_at(&at, 0, 0, BLOCKS, 0);
+	tiers_check_quiet();
+	world_deinit(&tiers.w);
+}
+END_TEST
+
 /* Without memory it is asked for again, later each time, up to a minute. */
 START_TEST(asks_later_each_time)
 {
@@ -639,6 +680,7 @@ int main(void)
 	suite_add_tcase(s, lower);
 	scene_case(s, "no-beginning", path_without_beginning_goes);
 	scene_case(s, "moves", moves_end_first);
+	scene_case(s, "came-up", what_came_up_is_lost_too);
 	scene_case(s, "later", asks_later_each_time);
 	tcase_set_timeout(any, 120);
 	tcase_add_loop_test(any, in_every_state, 0, 4);
