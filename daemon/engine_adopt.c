@@ -519,6 +519,15 @@ static const char *index_again(struct prefixd_engine *e, struct prefixd_group *g
 	return NULL;
 }
 
+/* Whoever mapped the memory of the earlier life is to see that this is another one. */
+static void rename_group(struct prefixd_engine *e, struct prefixd_group *g)
+{
+	prefixd_note_group_gone(e, g);
+	prefixd_group_name(e, g);
+	prefixd_note_group(e, g);
+	g->renewed = true;
+}
+
 void prefixd_adopt_ready(struct prefixd_engine *e, struct prefixd_group *g,
 			 const struct prefixd_event *event)
 {
@@ -543,6 +552,8 @@ void prefixd_adopt_ready(struct prefixd_engine *e, struct prefixd_group *g,
 			prefixd_root_free(e, root_in(&roots, i));
 	roots_deinit(e, &roots);
 	radix_recover_end(g->index);
+	if (event->u.pool.fresh)
+		rename_group(e, g);
 	prefixd_group_memory(g, event);
 	g->adopting = false;
 	e->n_adopting--;

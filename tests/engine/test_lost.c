@@ -667,6 +667,44 @@ START_TEST(next_life_makes_it)
 }
 END_TEST
 
+/*
+ * The device was lost while no daemon was there to hear of it, or before it could say so, and
+ * nothing lay in the pool but what somebody was to fill: the memory is another one all the same.
+ */
+START_TEST(new_memory_for_nothing)
+{
+	struct scene_place at;
+	struct room_lease l;
+	struct proto_id before;
+
+	tiers_configure(2 * BLOCKS, 8 * BLOCKS, false);
+	tiers.config.keep = true;
+	at = tiers_begin();
+	before = at.ns.pool;
+	l = room_match(&at, 0, 4);
+	ck_assert_int_eq(room_reserve(&at, &l, 4, 0, NULL), 0);
+	world_life_kill(&tiers.w);
+	if (_i)
+		world_pool_lost(&tiers.w, 0);
+	ck_assert_int_eq(world_life_restart(&tiers.w), 0);
+	at.c = world_worker(&tiers.w, 100, 1000);
+	ck_assert_int_eq(open_status(at.c, &at.ns), 0);
+	ck_assert_int_eq(proto_id_equal(&before, &at.ns.pool), !_i);
+	ck_assert_int_eq(at.ns.flags & PROTO_OPENED_KEPT, _i ? 0 : PROTO_OPENED_KEPT);
+	before = at.ns.pool;
+	/* The name stays with it. */
+	world_life_kill(&tiers.w);
+	ck_assert_int_eq(world_life_restart(&tiers.w), 0);
+	at = room_place(&tiers.w, 102);
+	ck_assert(proto_id_equal(&before, &at.ns.pool));
+	ck_assert_uint_ne(at.ns.flags & PROTO_OPENED_KEPT, 0);
+	world_kill(&tiers.w, 100);
+	world_run_until_idle(&tiers.w);
+	tiers_check_quiet();
+	world_deinit(&tiers.w);
+}
+END_TEST
+
 int main(void)
 {
 	Suite *s = suite_create("lost");
@@ -687,6 +725,7 @@ int main(void)
 	suite_add_tcase(s, any);
 	tcase_add_loop_test(lives, lost_while_compared, 0, 2);
 	tcase_add_test(lives, next_life_makes_it);
+	tcase_add_loop_test(lives, new_memory_for_nothing, 0, 2);
 	suite_add_tcase(s, lives);
 	return scene_main(s);
 }
