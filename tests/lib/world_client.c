@@ -162,6 +162,7 @@ void world_kill(struct world *w, uint32_t pid)
 
 static void print_request(struct world_client *c, uint16_t op, const void *body, uint32_t len)
 {
+	uint32_t version = c->version ? c->version : PROTO_VERSION;
 	char text[PRINT_MAX], name[16];
 	const char *bad = NULL;
 
@@ -169,12 +170,12 @@ static void print_request(struct world_client *c, uint16_t op, const void *body,
 		return;
 	text[0] = '\0';
 	switch (op) {
-#define X(name_, OP, req, rep)                                       \
-	case PROTO_OP_##OP: {                                        \
-		struct proto_##req m;                                \
-		if (proto_##req##_decode(body, len, &m, &bad) == 0)  \
-			proto_##req##_print(&m, text, sizeof(text)); \
-		break;                                               \
+#define X(name_, OP, req, rep)                                                  \
+	case PROTO_OP_##OP: {                                                   \
+		struct proto_##req m;                                           \
+		if (proto_##req##_decode_as(version, body, len, &m, &bad) == 0) \
+			proto_##req##_print(&m, text, sizeof(text));            \
+		break;                                                          \
 	}
 		WORLD_CALLS(X)
 #undef X
@@ -189,17 +190,18 @@ static void print_request(struct world_client *c, uint16_t op, const void *body,
 
 static void print_reply(struct world_client *c)
 {
+	uint32_t version = proto_body_version(&c->h, c->body, true);
 	char text[PRINT_MAX], name[16];
 	const char *bad = NULL;
 
 	text[0] = '\0';
 	switch (c->h.op) {
-#define X(name_, OP, req, rep)                                              \
-	case PROTO_OP_##OP: {                                               \
-		struct proto_##rep m;                                       \
-		if (proto_##rep##_decode(c->body, c->h.len, &m, &bad) == 0) \
-			proto_##rep##_print(&m, text, sizeof(text));        \
-		break;                                                      \
+#define X(name_, OP, req, rep)                                                          \
+	case PROTO_OP_##OP: {                                                           \
+		struct proto_##rep m;                                                   \
+		if (proto_##rep##_decode_as(version, c->body, c->h.len, &m, &bad) == 0) \
+			proto_##rep##_print(&m, text, sizeof(text));                    \
+		break;                                                                  \
 	}
 		WORLD_CALLS(X)
 #undef X

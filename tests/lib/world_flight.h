@@ -16,6 +16,7 @@ struct flight {
 	uint64_t begun_ns, due_ns; /* UINT64_MAX: never */
 	uint64_t limit_ns;         /* the deadline of a request to Redis; UINT64_MAX: none */
 	uint64_t serial;
+	bool lost;                       /* the device was that it comes from or goes to */
 	enum prefixd_move_result result; /* if nothing else happens */
 	struct prefixd_carry carry;
 	uint64_t src_generation, dst_generation; /* of device slots */

@@ -133,7 +133,7 @@ void world_tiers_lost(struct world *w, uint32_t group)
 
 		if (f->group == group && f->type != PREFIXD_ACTION_LOOK &&
 		    (f->carry.from == RADIX_TIER_DEVICE || f->carry.to == RADIX_TIER_DEVICE))
-			f->result = PREFIXD_MOVE_FAILED;
+			f->lost = true;
 	}
 }
 
@@ -456,6 +456,11 @@ static void end_bytes(struct world *w, struct flight *f, struct prefixd_event *e
 	uint8_t *block = f->half, sum[16];
 	bool damaged = false, agrees;
 	const void *value;
+
+	if (f->lost) { /* nobody has these bytes, whatever else went wrong */
+		f->result = PREFIXD_MOVE_FAILED;
+		return;
+	}
 
 	if (f->carry.from == RADIX_TIER_REDIS) {
 		if (f->result == PREFIXD_MOVE_LOST || f->result == PREFIXD_MOVE_CORRUPT)
