@@ -140,7 +140,11 @@ void prefixd_reserve_end(struct prefixd_engine *e, struct prefixd_lease *l,
 	if (!radix_list_linked(&l->room.link))
 		return;
 	prefixd_reserve_stop(e, l);
-	if (how == PREFIXD_END_RELEASED)
+	if (how == PREFIXD_END_RELEASED && l->stripe) /* which the others have still */
+		prefixd_refuse(e, &rq, PROTO_STATUS_WRONG_STATE, "lease",
+			       "a rank released this lease while its RESERVE waited, and will not "
+			       "go on with it; nothing was reserved: RELEASE it too");
+	else if (how == PREFIXD_END_RELEASED)
 		prefixd_refuse(e, &rq, PROTO_STATUS_UNKNOWN_LEASE, "lease",
 			       "the lease was released while this RESERVE waited; nothing was "
 			       "reserved");
