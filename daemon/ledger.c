@@ -465,37 +465,45 @@ static uint64_t word_of(enum prefixd_ledger_kind kind, uint32_t place, const uin
 	return (uint64_t)codes[kind] << 32 | (uint32_t)(h ^ h >> 32);
 }
 
+/* Records of a few words, as they are read without a ledger over the store. */
+union small_record {
+	uint64_t word;
+	struct prefixd_group_record group;
+	struct prefixd_cold_record cold;
+};
+
 /* Record `i` of a chunk; false: it does not count. */
-static bool group_read(const uint8_t *chunk, uint32_t i, uint32_t group,
-		       struct prefixd_group_record *ret)
+static bool small_read(const uint8_t *chunk, enum prefixd_ledger_kind kind, uint32_t i,
+		       uint32_t place, union small_record *ret)
 {
-	memcpy(ret, chunk + CHUNK_HEADER + (size_t)i * sizeof(*ret), sizeof(*ret));
-	return ret->word && ret->word == word_of(PREFIXD_LEDGER_GROUP, group, (const uint8_t *)ret);
+	radix_assert(sizes[kind].len <= sizeof(*ret));
+	memcpy(ret, chunk + CHUNK_HEADER + (size_t)i * sizes[kind].len, sizes[kind].len);
+	return ret->word && ret->word == word_of(kind, place, (const uint8_t *)ret);
 }
 
-/* How many there are; *ret is that of `group`, or all zero. */
-static uint32_t groups_look(const struct radix_store *store, uint32_t group,
-			    struct prefixd_group_record *ret)
+/* How many of a kind there are; *ret is the one of this place, or all zero. */
+static uint32_t small_look(const struct radix_store *store, enum prefixd_ledger_kind what,
+			   uint32_t place, union small_record *ret)
 {
-	const uint32_t each = per_chunk(PREFIXD_LEDGER_GROUP);
+	const uint32_t each = per_chunk(what);
 	uint64_t n = (store->committed - HEAD_LEN) / CHUNK_LEN;
-	struct prefixd_group_record record;
+	union small_record record;
 	uint32_t found = 0;
 
-	*ret = (struct prefixd_group_record){ 0 };
+	memset(ret, 0, sizeof(*ret));
 	for (uint32_t i = 0; i < radix_min_u64(n, MAX_CHUNKS); i++) {
 		const uint8_t *chunk = (const uint8_t *)store->base + HEAD_LEN +
 				       (size_t)i * CHUNK_LEN;
 		enum prefixd_ledger_kind kind;
 		uint32_t number;
 
-		if (!chunk_read(chunk, &kind, &number) || kind != PREFIXD_LEDGER_GROUP)
+		if (!chunk_read(chunk, &kind, &number) || kind != what)
 			continue;
 		for (uint32_t k = 0; k < each; k++) {
-			if (!group_read(chunk, k, number * each + k, &record))
+			if (!small_read(chunk, kind, k, number * each + k, &record))
 				continue;
 			found++;
-			if (number * each + k == group)
+			if (number * each + k == place)
 				*ret = record;
 		}
 	}
@@ -504,20 +512,26 @@ static uint32_t groups_look(const struct radix_store *store, uint32_t group,
 
 static uint32_t groups_in(const struct radix_store *store)
 {
-	struct prefixd_group_record any;
+	union small_record any;
 
-	return groups_look(store, 0, &any);
+	return small_look(store, PREFIXD_LEDGER_GROUP, 0, &any);
 }
 
 bool prefixd_ledger_group(const struct radix_store *store, uint32_t group,
 			  struct prefixd_ledger_group *ret)
 {
-	struct prefixd_group_record r;
+	union small_record r, cold = { 0 };
 
-	(void)groups_look(store, group, &r);
-	*ret = (struct prefixd_ledger_group){ .slot_bytes = (r.slot_bytes + 63) & ~63ull,
-					      .n_slots = r.n_slots,
-					      .n_host = r.n_host };
+	(void)small_look(store, PREFIXD_LEDGER_GROUP, group, &r);
+	if (r.group.tiers & PREFIXD_GROUP_COLD)
+		(void)small_look(store, PREFIXD_LEDGER_COLD, group, &cold);
+	*ret = (struct prefixd_ledger_group){
+		.slot_bytes = (r.group.slot_bytes + 63) & ~63ull,
+		.host_slot_bytes = prefixd_cold_stride(&cold.cold.cold, r.group.slot_bytes,
+						       r.group.n_ranks ? r.group.n_ranks : 1),
+		.n_slots = r.group.n_slots,
+		.n_host = r.group.n_host,
+	};
 	return r.word != 0;
 }
 

@@ -46,7 +46,8 @@ enum prefixd_ledger_content prefixd_ledger_look(const struct radix_store *store,
 
 /* What the record of a group says of its memory. */
 struct prefixd_ledger_group {
-	uint64_t slot_bytes; /* of one slot, in the pool and in the host tier */
+	uint64_t slot_bytes;      /* of one slot in the pool of one rank */
+	uint64_t host_slot_bytes; /* of one in the host tier: all ranks' pieces, coded or not */
 	uint32_t n_slots, n_host;
 };
 

@@ -136,7 +136,7 @@ static void kept_sum(const struct prefixd_restore *r, struct prefixd_kept *sum)
 		sum->n_pools++;
 		sum->pool_bytes += g.n_slots * block_bytes;
 		if (fds[PREFIXD_MEMORY_HOST] >= 0)
-			sum->host_bytes += g.n_host * block_bytes;
+			sum->host_bytes += g.n_host * g.host_slot_bytes;
 	}
 }
 

@@ -475,10 +475,15 @@ END_TEST
 
 START_TEST(killed_and_started)
 {
-	const char *const keep[] = { "--keep", "holder", "--recover-verify", "full", NULL };
+	char bytes[24];
+	const char *const keep[] = { "--keep", "holder", "--recover-verify", "full", "--host-bytes",
+				     bytes,    NULL };
 	pfx_match_result m;
 	struct place p;
 
+	/* what 64 coded blocks take, and the index for each: the next life finds no more */
+	snprintf(bytes, sizeof(bytes), "%llu",
+		 64 * (unsigned long long)(prefixd_cold_stride(&cold, BLOCK, 1) + 256));
 	start(&d, "64", keep);
 	p = place(&d, "fp8");
 	ck_assert_uint_eq(store(&p, 6, 0), BLOCKS);

@@ -4,6 +4,8 @@
  *
  * The world's codec sets the highest bit of each byte; a block that begins with 0xff it refuses.
  */
+#include "daemon/cold.h"
+#include "daemon/ledger.h"
 #include "tests/engine/tiers_scene.h"
 
 #include <stdlib.h>
@@ -616,6 +618,7 @@ START_TEST(a_restart_keeps_the_mark)
 {
 	struct proto_open_req o = cold_req("fp8");
 	struct scene_place at;
+	struct prefixd_ledger_group kept;
 	struct proto_match_rep m;
 	uint32_t group;
 
@@ -629,6 +632,10 @@ START_TEST(a_restart_keeps_the_mark)
 	bring_up(&at, 0, 1 | CODED);
 	world_life_kill(&tiers.w);
 	world_kill(&tiers.w, 100);
+	/* what the shell compares with host-bytes */
+	ck_assert(prefixd_ledger_group(&tiers.w.life.ledger.store, group, &kept));
+	ck_assert_uint_eq(kept.slot_bytes, 2048);
+	ck_assert_uint_eq(kept.host_slot_bytes, (4 * 320 + PREFIXD_COLD_SEAL + 63) / 64 * 64);
 	ck_assert_int_eq(world_life_restart(&tiers.w), 0);
 	at = scene_place(&tiers.w, 101, 1000, &o);
 	ck_assert_uint_eq(at.ns.group, group);
