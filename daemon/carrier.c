@@ -9,8 +9,6 @@
 #include "daemon/carrier.h"
 
 #include "daemon/carrier_internal.h"
-#include "daemon/redis_sum.h"
-#include "daemon/stripe_sum.h"
 
 #include <poll.h>
 #include <stdio.h>
@@ -183,16 +181,14 @@ static bool look_fetch(struct prefixd_carrier *c, struct prefixd_carrier_message
 /* The sum of a block in its slots.  False: no CPU reaches them. */
 static bool slots_sum(const struct prefixd_pool *pool, uint32_t slot, uint8_t ret_sum[16])
 {
-	uint8_t sums[PREFIXD_RANKS_MAX][16];
+	struct prefixd_pieces pieces;
 
 	for (uint32_t i = 0; i < pool->n_ranks; i++) {
-		const void *piece = prefixd_pool_slot(pool, i, slot);
-
-		if (!piece)
+		pieces.v[i] = prefixd_pool_slot(pool, i, slot);
+		if (!pieces.v[i])
 			return false;
-		prefixd_sum(piece, pool->info.slot_bytes, sums[i]);
 	}
-	prefixd_stripe_sum((const uint8_t(*)[16])sums, pool->n_ranks, ret_sum);
+	prefixd_carrier_sum(pool, &pieces, PROTO_CHECKSUM_XXH3_128, ret_sum);
 	return true;
 }
 

@@ -5,7 +5,6 @@
 
 #include "daemon/carrier_internal.h"
 #include "daemon/redis_sum.h"
-#include "daemon/stripe_sum.h"
 
 #define CODE_BYTES (UINT64_C(4) << 20) /* of a call: about a millisecond */
 
@@ -36,11 +35,6 @@ void prefixd_coder_add(struct prefixd_coder *k, struct prefixd_carrier_message *
 
 /* ---- blocks ---------------------------------------------------------------------------------- */
 
-/* Where the pieces of a block lie, rank by rank, as they are on the device. */
-struct pieces {
-	uint8_t *v[PREFIXD_RANKS_MAX];
-};
-
 static bool goes_down(const struct prefixd_carrier_message *m)
 {
 	return m->from == PREFIXD_PLACE_DEVICE;
@@ -65,17 +59,9 @@ static void seal(const struct prefixd_carrier_message *m, const uint8_t *cold,
 	prefixd_cold_seal(sum, m->entry, m->generation, out);
 }
 
-static void sum_pieces(const struct prefixd_pool *pool, const struct pieces *p, uint8_t out[16])
-{
-	uint8_t sums[PREFIXD_RANKS_MAX][16];
-
-	for (uint32_t i = 0; i < pool->n_ranks; i++)
-		prefixd_sum(p->v[i], pool->info.slot_bytes, sums[i]);
-	prefixd_stripe_sum((const uint8_t(*)[16])sums, pool->n_ranks, out);
-}
-
 /* Into `cold`, piece behind piece; as it is if a piece of it cannot be coded: false. */
-static bool encode_pieces(const struct prefixd_pool *pool, const struct pieces *p, uint8_t *cold)
+static bool encode_pieces(const struct prefixd_pool *pool, const struct prefixd_pieces *p,
+			  uint8_t *cold)
 {
 	const uint64_t step = prefixd_cold_bytes(&pool->cold, pool->info.slot_bytes);
 
@@ -86,14 +72,13 @@ static bool encode_pieces(const struct prefixd_pool *pool, const struct pieces *
 }
 
 static void encode(struct prefixd_coder *k, struct prefixd_carrier_message *m,
-		   const struct pieces *p)
+		   const struct prefixd_pieces *p)
 {
 	const struct prefixd_pool *pool = m->pool;
 	const uint64_t len = pool->info.slot_bytes;
-	uint8_t *cold = cold_end(m), sum[16];
+	uint8_t *cold = cold_end(m);
 
-	sum_pieces(pool, p, sum);
-	if (m->checksum_kind == CARRIER_XXH3 && memcmp(m->checksum, sum, sizeof(sum)) != 0) {
+	if (!prefixd_carrier_sum_take(m, p, false)) {
 		m->result = PREFIXD_MOVE_CORRUPT;
 		return;
 	}
@@ -113,14 +98,12 @@ static void encode(struct prefixd_coder *k, struct prefixd_carrier_message *m,
 		memcpy(cold + i * len, p->v[i], len);
 	if (m->to == PREFIXD_PLACE_HOST)
 		seal(m, cold, cold + prefixd_pool_cold_bytes(pool));
-	memcpy(m->checksum, sum, sizeof(sum));
-	m->summed = true;
 	m->result = PREFIXD_MOVE_OK;
 }
 
 /* False: what lies below is not what was sealed. */
 static bool decode(struct prefixd_coder *k, struct prefixd_carrier_message *m,
-		   const struct pieces *p)
+		   const struct prefixd_pieces *p)
 {
 	const struct prefixd_pool *pool = m->pool;
 	const uint64_t step = prefixd_cold_bytes(&pool->cold, pool->info.slot_bytes);
@@ -152,7 +135,7 @@ static void finish(struct prefixd_coder *k, struct prefixd_carrier_message *m, i
 
 static void code_here(struct prefixd_coder *k, struct prefixd_carrier_message *m)
 {
-	struct pieces p;
+	struct prefixd_pieces p;
 
 	radix_list_remove(&m->message.link);
 	m->begun_ns = prefixd_carrier_clock();
@@ -167,10 +150,10 @@ static void code_here(struct prefixd_coder *k, struct prefixd_carrier_message *m
 
 /* ---- where it does not ----------------------------------------------------------------------- */
 
-static struct pieces scratch_pieces(const struct prefixd_pool *pool, uint32_t scratch)
+static struct prefixd_pieces scratch_pieces(const struct prefixd_pool *pool, uint32_t scratch)
 {
 	uint8_t *at = prefixd_pool_scratch(pool, scratch);
-	struct pieces p;
+	struct prefixd_pieces p;
 
 	for (uint32_t i = 0; i < pool->n_ranks; i++)
 		p.v[i] = at + i * pool->info.slot_bytes;
@@ -181,7 +164,7 @@ static struct pieces scratch_pieces(const struct prefixd_pool *pool, uint32_t sc
 static void coding_end(struct prefixd_coder *k, struct prefixd_coding *c)
 {
 	struct prefixd_carrier_message *m = c->m;
-	struct pieces p = scratch_pieces(m->pool, c->scratch);
+	struct prefixd_pieces p = scratch_pieces(m->pool, c->scratch);
 
 	if (c->status == 0 && goes_down(m))
 		encode(k, m, &p);
@@ -230,7 +213,7 @@ static void coding_begin(struct prefixd_coder *k, struct prefixd_coding *c, uint
 {
 	const struct prefixd_pool *pool = m->pool;
 	const bool down = goes_down(m);
-	struct pieces p = scratch_pieces(pool, scratch);
+	struct prefixd_pieces p = scratch_pieces(pool, scratch);
 
 	*c = (struct prefixd_coding){
 		.coder = k, .m = m, .scratch = scratch, .n_jobs = pool->n_ranks
@@ -258,7 +241,7 @@ static bool code_there(struct prefixd_coder *k, struct prefixd_carrier_message *
 {
 	uint64_t unused = ((UINT64_C(1) << m->pool->n_scratch) - 1) & ~m->pool->scratch_used;
 	struct prefixd_coding *c = NULL;
-	struct pieces p;
+	struct prefixd_pieces p;
 	uint32_t scratch;
 
 	for (uint32_t i = 0; i < PREFIXD_CODINGS && !c; i++)

@@ -3,6 +3,7 @@
  *
  *     carrier.c      the thread: its turns, what it is sent, its pools, its answers
  *     carrier_run.c  copies: side by side as one run, handed to the devices, reaped, summed
+ *     carrier_sum.c  checksums
  *     carrier_code.c copies of coded pools: carrier_code.h
  *     carrier_device.c  the devices: lost, and opened again
  *
@@ -15,9 +16,7 @@
 
 #include <stdatomic.h>
 
-#define CARRIER_RUNS   64u
-#define CARRIER_XXH3   1u /* a checksum's kind, as on the wire */
-#define CARRIER_KERNEL 2u
+#define CARRIER_RUNS 64u
 
 /*
  * Blocks side by side on their way, as one job for each rank.  Of several ranks the pieces do not
@@ -88,6 +87,22 @@ uint64_t prefixd_carrier_clock(void); /* CLOCK_MONOTONIC, ns */
 /* error: 0 or a negative errno. */
 void prefixd_carrier_answer(struct prefixd_carrier *c, struct prefixd_carrier_message *m,
 			    int error);
+
+/* carrier_sum.c */
+/* Where the pieces of a block lie, rank by rank, as they are on the device. */
+struct prefixd_pieces {
+	uint8_t *v[PREFIXD_RANKS_MAX];
+};
+
+/* kind: PROTO_CHECKSUM_XXH3_128 or PROTO_CHECKSUM_KERNEL. */
+void prefixd_carrier_sum(const struct prefixd_pool *pool, const struct prefixd_pieces *pieces,
+			 uint8_t kind, uint8_t ret_sum[16]);
+/*
+ * Whether the block is the one that the message knows, if it knows one; then m->checksum is its
+ * XXH3-128 (`summed`), unless the kernels' kind was known and the other is not wanted (`always`).
+ */
+bool prefixd_carrier_sum_take(struct prefixd_carrier_message *m,
+			      const struct prefixd_pieces *pieces, bool always);
 
 /* carrier.c */
 void prefixd_carrier_verify_end(struct prefixd_carrier *c, struct prefixd_carrier_message *m,

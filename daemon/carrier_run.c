@@ -8,8 +8,6 @@
  */
 #include "daemon/carrier_internal.h"
 
-#include "gpu/codec.h"
-
 static bool is_taken(const struct prefixd_carrier_message *m)
 {
 	return m->message.kind == PREFIXD_CARRIER_TAKE;
@@ -86,35 +84,17 @@ static const void *readable_end(const struct prefixd_carrier_message *m)
 					   : prefixd_pool_stage(m->pool, slot);
 }
 
-/* As the kernels of a GPU sum a block: two numbers, the lowest byte first. */
-static bool kernel_sum_is(const void *p, uint64_t len, const uint8_t want[16])
-{
-	uint8_t bytes[16];
-	uint64_t sum[2];
-
-	gpu_checksum(gpu_codec_best(), p, len, sum);
-	for (uint32_t i = 0; i < sizeof(bytes); i++)
-		bytes[i] = (uint8_t)(sum[i / 8] >> (i % 8 * 8));
-	return memcmp(bytes, want, sizeof(bytes)) == 0;
-}
-
 /* Sums the block and says whether it is the one that is known. */
 static bool block_sum(struct prefixd_carrier_message *m)
 {
 	const void *p = readable_end(m);
-	uint8_t sum[sizeof(m->checksum)];
+	struct prefixd_pieces pieces;
 
 	if (!p)
 		return true;
-	prefixd_pool_sum(m->pool, p, sum);
-	m->summed = true;
-	if (m->checksum_kind == CARRIER_XXH3 && memcmp(m->checksum, sum, sizeof(sum)) != 0)
-		return false;
-	if (is_taken(m) && m->checksum_kind == CARRIER_KERNEL &&
-	    !kernel_sum_is(p, m->pool->block_bytes, m->checksum))
-		return false;
-	memcpy(m->checksum, sum, sizeof(sum));
-	return true;
+	for (uint32_t i = 0; i < m->pool->n_ranks; i++)
+		pieces.v[i] = (uint8_t *)(uintptr_t)p + i * m->pool->info.slot_bytes;
+	return prefixd_carrier_sum_take(m, &pieces, is_taken(m));
 }
 
 static void block_done(struct prefixd_carrier *c, struct prefixd_carrier_message *m, int status)
@@ -127,7 +107,6 @@ static void block_done(struct prefixd_carrier *c, struct prefixd_carrier_message
 	m->result = PREFIXD_MOVE_OK;
 	if (status == 0 && !block_sum(m)) {
 		m->result = PREFIXD_MOVE_CORRUPT;
-		m->summed = false;
 		prefixd_carrier_add(&c->corrupt, 1);
 		prefixd_carrier_add(&c->errors[PREFIXD_COPY_ERROR_CORRUPT], 1);
 	}

@@ -519,7 +519,8 @@ void prefixd_pool_free(const struct gpu_devices *devices, struct prefixd_pool *p
 
 void prefixd_pool_sum(const struct prefixd_pool *pool, const void *block, uint8_t ret_sum[16])
 {
-	prefixd_sum_pieces(block, (size_t)pool->block_bytes, pool->n_ranks, ret_sum);
+	prefixd_sum_pieces(PROTO_CHECKSUM_XXH3_128, block, (size_t)pool->block_bytes, pool->n_ranks,
+			   ret_sum);
 }
 
 /* ---- desks ----------------------------------------------------------------------------------- */

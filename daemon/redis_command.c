@@ -141,7 +141,14 @@ static bool store_check(struct prefixd_redis_message *m)
 	uint8_t seal[PREFIXD_COLD_SEAL];
 
 	if (!m->coded) {
-		prefixd_sum_pieces(m->block, m->block_bytes, m->n_pieces, m->checksum);
+		if (m->carry.checksum_kind == PROTO_CHECKSUM_KERNEL) {
+			prefixd_sum_pieces(PROTO_CHECKSUM_KERNEL, m->block, m->block_bytes,
+					   m->n_pieces, m->checksum);
+			if (memcmp(m->checksum, m->carry.checksum, sizeof(m->checksum)) != 0)
+				return false;
+		}
+		prefixd_sum_pieces(PROTO_CHECKSUM_XXH3_128, m->block, m->block_bytes, m->n_pieces,
+				   m->checksum);
 		return m->carry.checksum_kind != PROTO_CHECKSUM_XXH3_128 ||
 		       memcmp(m->checksum, m->carry.checksum, sizeof(m->checksum)) == 0;
 	}

@@ -5,6 +5,8 @@
 
 #include "daemon/engine.h"
 #include "daemon/stripe_sum.h"
+#include "gpu/codec.h"
+#include "proto/messages.h"
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>
@@ -23,12 +25,25 @@ void prefixd_sum(const void *p, size_t len, uint8_t ret_sum[16])
 	memcpy(ret_sum, c.digest, 16);
 }
 
-void prefixd_sum_pieces(const void *p, size_t len, uint32_t n, uint8_t ret_sum[16])
+void prefixd_sum_of(uint8_t kind, const void *p, size_t len, uint8_t ret_sum[16])
+{
+	uint64_t sum[2];
+
+	if (kind != PROTO_CHECKSUM_KERNEL) {
+		prefixd_sum(p, len, ret_sum);
+		return;
+	}
+	gpu_checksum(gpu_codec_best(), p, len, sum);
+	for (uint32_t i = 0; i < 16; i++)
+		ret_sum[i] = (uint8_t)(sum[i / 8] >> (i % 8 * 8));
+}
+
+void prefixd_sum_pieces(uint8_t kind, const void *p, size_t len, uint32_t n, uint8_t ret_sum[16])
 {
 	uint8_t sums[PREFIXD_RANKS_MAX][16];
 
 	n = n > 0 ? n : 1;
 	for (uint32_t i = 0; i < n; i++)
-		prefixd_sum((const uint8_t *)p + i * (len / n), len / n, sums[i]);
+		prefixd_sum_of(kind, (const uint8_t *)p + i * (len / n), len / n, sums[i]);
 	prefixd_stripe_sum((const uint8_t(*)[16])sums, n, ret_sum);
 }

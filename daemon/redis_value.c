@@ -201,7 +201,8 @@ bool prefixd_value_parse(void *value, size_t len, struct prefixd_value_of *of,
 		if (of->coded) /* in one piece, whose codes they are */
 			prefixd_sum(payload, payload_len(of), sum);
 		else
-			prefixd_sum_pieces(payload, payload_len(of), of->n_pieces, sum);
+			prefixd_sum_pieces(PROTO_CHECKSUM_XXH3_128, payload, payload_len(of),
+					   of->n_pieces, sum);
 		if (memcmp(sum, body, PREFIXD_VALUE_SUM) == 0) {
 			memcpy(block, payload, payload_len(of));
 			memcpy(ret_checksum, sum, sizeof(sum));

@@ -8,6 +8,8 @@
 
 #include "radix/base.h"
 
-/* sums: [n_ranks], XXH3-128 in its canonical form of each rank's piece.  ret_sum may be one of
- * them. */
+/*
+ * sums: [n_ranks], of each rank's piece: all XXH3-128 in its canonical form, or all of the kernels'
+ * kind.  ret_sum may be one of them.
+ */
 void prefixd_stripe_sum(const uint8_t (*sums)[16], uint32_t n_ranks, uint8_t ret_sum[16]);

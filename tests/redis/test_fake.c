@@ -1,6 +1,7 @@
 /*
  * test_fake.c - the client against something that speaks the protocol and misbehaves as told.
  */
+#include "gpu/codec.h"
 #include "tests/lib/run.h"
 #include "tests/redis/fake_redis.h"
 #include "tests/redis/kit.h"
@@ -501,6 +502,7 @@ START_TEST(not_tried)
 	struct prefixd_action a = { .type = PREFIXD_ACTION_STORE, .group = KIT_GROUP };
 	uint8_t block[BLOCK], key[KIT_KEY];
 	struct prefixd_redis_message *m;
+	uint64_t known[2];
 
 	start();
 	kit_names(&kit, 2);
@@ -531,7 +533,24 @@ START_TEST(not_tried)
 	prefixd_helper_send(prefixd_redis_helper(kit.redis), &m->message);
 	kit_drain(&kit);
 	ck_assert_uint_eq(kit.results[PREFIXD_MOVE_CORRUPT], 1);
+	/* Nor is it by the other kind of sum; which would be right. */
+	a.u.carry.checksum_kind = PROTO_CHECKSUM_KERNEL;
+	m = prefixd_redis_message_new(&a, block, BLOCK);
+	ck_assert_ptr_nonnull(m);
+	kit.waiting++;
+	prefixd_helper_send(prefixd_redis_helper(kit.redis), &m->message);
+	kit_drain(&kit);
+	ck_assert_uint_eq(kit.results[PREFIXD_MOVE_CORRUPT], 2);
 	ck_assert_uint_eq(fake_count(fake, "SET"), 0);
+	gpu_checksum(gpu_codec_best(), block, BLOCK, known);
+	memcpy(a.u.carry.checksum, known, sizeof(known)); /* the lowest byte first */
+	m = prefixd_redis_message_new(&a, block, BLOCK);
+	ck_assert_ptr_nonnull(m);
+	kit.waiting++;
+	prefixd_helper_send(prefixd_redis_helper(kit.redis), &m->message);
+	kit_drain(&kit);
+	ck_assert_uint_eq(kit.results[PREFIXD_MOVE_OK], 1);
+	ck_assert_uint_eq(fake_count(fake, "SET"), 1);
 }
 END_TEST
 
