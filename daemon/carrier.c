@@ -492,6 +492,8 @@ struct prefixd_carrier *prefixd_carrier_free(struct prefixd_carrier *c)
 	prefixd_carrier_stop(c);
 	radix_assert(c->n_runs == 0 && !c->looking && c->coder.n_flying == 0);
 	list_drop(&c->verifies); /* not before: the device may have been looking at one of them */
+	list_drop(&c->coder.urgent); /* what a device gave back as it was closed */
+	list_drop(&c->coder.others);
 	left_free(c);
 	free(c);
 	return NULL;
@@ -552,6 +554,7 @@ void prefixd_carrier_stats(const struct prefixd_carrier *c, struct prefixd_carri
 		.decoded = get(&c->coder.decoded),
 		.uncodable = get(&c->coder.uncodable),
 		.saved_bytes = get(&c->coder.saved_bytes),
+		.coded_by_device = get(&c->coder.by_device),
 		.losses = get(&c->losses),
 		.opened = get(&c->opened),
 		.lost = atomic_load_explicit(&c->lost, memory_order_relaxed),

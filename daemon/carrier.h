@@ -94,6 +94,7 @@ struct prefixd_carrier_message {
 	uint64_t ns; /* from the moment it was handed to the device to its end */
 	/* the carrier's while it has the message */
 	uint64_t begun_ns;
+	bool by_cpu; /* the device could not code it */
 	struct prefixd_carrier *carrier;
 };
 
@@ -138,12 +139,13 @@ struct prefixd_carrier_stats {
 	uint64_t corrupt;            /* blocks whose sum was wrong */
 	uint64_t in_flight, waiting; /* blocks: at the device, before it */
 	uint64_t errors[PREFIXD_COPY_N_ERRORS];
-	uint64_t losses, opened; /* times that devices were lost, and were opened again */
-	bool lost;               /* a device is gone */
-	uint64_t coded, decoded; /* blocks of coded pools, on their way down and up */
-	uint64_t uncodable;      /* of those down, that no codec takes */
-	uint64_t saved_bytes;    /* what the coded ones are shorter than blocks */
-	bool making;             /* a pool is being made: the heart may beat seldom */
+	uint64_t losses, opened;  /* times that devices were lost, and were opened again */
+	bool lost;                /* a device is gone */
+	uint64_t coded, decoded;  /* blocks of coded pools, on their way down and up */
+	uint64_t uncodable;       /* of those down, that no codec takes */
+	uint64_t saved_bytes;     /* what the coded ones are shorter than blocks */
+	uint64_t coded_by_device; /* of those coded and decoded, by a GPU's kernels */
+	bool making;              /* a pool is being made: the heart may beat seldom */
 };
 
 /* Return: 0; negative errno, nothing is left behind. */

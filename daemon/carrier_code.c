@@ -5,6 +5,7 @@
 
 #include "daemon/carrier_internal.h"
 #include "daemon/redis_sum.h"
+#include "daemon/stripe_sum.h"
 
 #define CODE_BYTES (UINT64_C(4) << 20) /* of a call: about a millisecond */
 
@@ -101,28 +102,33 @@ static void encode(struct prefixd_coder *k, struct prefixd_carrier_message *m,
 	m->result = PREFIXD_MOVE_OK;
 }
 
-/* False: what lies below is not what was sealed. */
-static bool decode(struct prefixd_coder *k, struct prefixd_carrier_message *m,
+/* What comes up will not be what was committed.  False: nor is it what was sealed. */
+static bool check(struct prefixd_carrier_message *m)
+{
+	const uint8_t *cold = cold_end(m);
+	uint8_t now[PREFIXD_COLD_SEAL];
+
+	m->lossy = true;
+	if (m->from != PREFIXD_PLACE_HOST) /* the redis helper has checked its values */
+		return true;
+	seal(m, cold, now);
+	if (memcmp(now, cold + prefixd_pool_cold_bytes(m->pool), sizeof(now)) == 0)
+		return true;
+	m->result = PREFIXD_MOVE_CORRUPT;
+	return false;
+}
+
+static void decode(struct prefixd_coder *k, struct prefixd_carrier_message *m,
 		   const struct prefixd_pieces *p)
 {
 	const struct prefixd_pool *pool = m->pool;
 	const uint64_t step = prefixd_cold_bytes(&pool->cold, pool->info.slot_bytes);
 	const uint8_t *cold = cold_end(m);
-	uint8_t now[PREFIXD_COLD_SEAL];
 
-	m->lossy = true;
-	if (m->from == PREFIXD_PLACE_HOST) { /* the redis helper has checked its values */
-		seal(m, cold, now);
-		if (memcmp(now, cold + prefixd_pool_cold_bytes(pool), sizeof(now)) != 0) {
-			m->result = PREFIXD_MOVE_CORRUPT;
-			return false;
-		}
-	}
 	for (uint32_t i = 0; i < pool->n_ranks; i++)
 		prefixd_cold_decode(&pool->cold, cold + i * step, p->v[i]);
 	m->result = PREFIXD_MOVE_OK;
 	prefixd_carrier_add(&k->decoded, 1);
-	return true;
 }
 
 static void finish(struct prefixd_coder *k, struct prefixd_carrier_message *m, int error)
@@ -143,8 +149,8 @@ static void code_here(struct prefixd_coder *k, struct prefixd_carrier_message *m
 		p.v[i] = prefixd_pool_slot(m->pool, i, goes_down(m) ? m->src : m->dst);
 	if (goes_down(m))
 		encode(k, m, &p);
-	else
-		(void)decode(k, m, &p); /* the message says it */
+	else if (check(m))
+		decode(k, m, &p);
 	finish(k, m, 0);
 }
 
@@ -160,21 +166,85 @@ static struct prefixd_pieces scratch_pieces(const struct prefixd_pool *pool, uin
 	return p;
 }
 
+/* To be done by the processor, and next, as it has waited already. */
+static void try_by_cpu(struct prefixd_coder *k, struct prefixd_carrier_message *m)
+{
+	m->by_cpu = true;
+	radix_list_add_head(m->urgent ? &k->urgent : &k->others, &m->message.link);
+}
+
+/* The device summed each rank's piece.  False: it is not the block that is known. */
+static bool summed_as_known(const struct prefixd_coding *c)
+{
+	uint8_t sums[PREFIXD_RANKS_MAX][16], sum[16];
+
+	for (uint32_t i = 0; i < c->n_jobs; i++)
+		prefixd_sum_kernel(c->jobs[i].sum, sums[i]);
+	prefixd_stripe_sum((const uint8_t(*)[16])sums, c->n_jobs, sum);
+	return memcmp(sum, c->m->checksum, sizeof(sum)) == 0;
+}
+
+/* The device has encoded it, or found that it cannot be.  False: it has to be tried otherwise. */
+static bool encoded(struct prefixd_coder *k, const struct prefixd_coding *c)
+{
+	struct prefixd_carrier_message *m = c->m;
+	uint8_t *cold = cold_end(m);
+	bool uncodable = false;
+
+	m->summed = false;
+	if (c->jobs[0].want_sum && !summed_as_known(c)) {
+		m->result = PREFIXD_MOVE_CORRUPT;
+		return true;
+	}
+	for (uint32_t i = 0; i < c->n_jobs; i++)
+		uncodable = uncodable || c->jobs[i].uncodable;
+	if (uncodable && m->to != PREFIXD_PLACE_HOST)
+		return false;
+	m->coded = !uncodable;
+	m->result = uncodable ? PREFIXD_MOVE_RAW : PREFIXD_MOVE_OK;
+	if (uncodable) {
+		prefixd_carrier_add(&k->uncodable, 1);
+		return true;
+	}
+	if (m->to == PREFIXD_PLACE_HOST)
+		seal(m, cold, cold + prefixd_pool_cold_bytes(m->pool));
+	prefixd_carrier_add(&k->coded, 1);
+	prefixd_carrier_add(&k->saved_bytes,
+			    m->pool->block_bytes - prefixd_pool_cold_bytes(m->pool));
+	prefixd_carrier_add(&k->by_device, 1);
+	return true;
+}
+
 /* Its place is free, and so is its scratch memory. */
 static void coding_end(struct prefixd_coder *k, struct prefixd_coding *c)
 {
 	struct prefixd_carrier_message *m = c->m;
-	struct prefixd_pieces p = scratch_pieces(m->pool, c->scratch);
+	bool over = true;
 
-	if (c->status == 0 && goes_down(m))
-		encode(k, m, &p);
-	m->pool->scratch_used &= ~(UINT64_C(1) << c->scratch);
+	if (c->scratch != PREFIXD_NO_SCRATCH) {
+		struct prefixd_pieces p = scratch_pieces(m->pool, c->scratch);
+
+		if (c->status == 0 && goes_down(m))
+			encode(k, m, &p);
+		m->pool->scratch_used &= ~(UINT64_C(1) << c->scratch);
+	} else if (c->status == -ENOMEM) {
+		over = false;
+	} else if (c->status == 0 && goes_down(m)) {
+		over = encoded(k, c);
+	} else if (c->status == 0) {
+		m->result = PREFIXD_MOVE_OK;
+		prefixd_carrier_add(&k->decoded, 1);
+		prefixd_carrier_add(&k->by_device, 1);
+	}
 	c->m = NULL;
 	k->n_flying--;
-	finish(k, m, c->status);
+	if (over)
+		finish(k, m, c->status);
+	else
+		try_by_cpu(k, m);
 }
 
-static void scratch_done(struct gpu_job *job, int status)
+static void coding_done(struct gpu_job *job, int status)
 {
 	struct prefixd_coding *c = job->ctx;
 	struct prefixd_coder *k = c->coder;
@@ -208,12 +278,15 @@ static bool coding_send(struct prefixd_coder *k, struct prefixd_coding *c)
 	return true;
 }
 
+/* The same jobs either way: what differs is what lies at the other end. */
 static void coding_begin(struct prefixd_coder *k, struct prefixd_coding *c, uint32_t scratch,
 			 struct prefixd_carrier_message *m)
 {
 	const struct prefixd_pool *pool = m->pool;
-	const bool down = goes_down(m);
-	struct prefixd_pieces p = scratch_pieces(pool, scratch);
+	const bool down = goes_down(m), there = scratch != PREFIXD_NO_SCRATCH;
+	const uint64_t step = there ? pool->info.slot_bytes
+				    : prefixd_cold_bytes(&pool->cold, pool->info.slot_bytes);
+	uint8_t *at = there ? prefixd_pool_scratch(pool, scratch) : cold_end(m);
 
 	*c = (struct prefixd_coding){
 		.coder = k, .m = m, .scratch = scratch, .n_jobs = pool->n_ranks
@@ -221,41 +294,62 @@ static void coding_begin(struct prefixd_coder *k, struct prefixd_coding *c, uint
 	for (uint32_t i = 0; i < pool->n_ranks; i++) {
 		const struct prefixd_rank *of = &pool->ranks[i];
 		uint64_t slot = of->gpu->ops->slot_addr(of->pool, down ? m->src : m->dst);
-		uint64_t there = (uintptr_t)p.v[i];
+		uint64_t other = (uintptr_t)at + i * step;
 
 		c->jobs[i] = (struct gpu_job){
-			.dst = down ? there : slot,
-			.src = down ? slot : there,
+			.dst = down ? other : slot,
+			.src = down ? slot : other,
 			.len = pool->info.slot_bytes,
-			.done = scratch_done,
+			.done = coding_done,
 			.ctx = c,
 			.urgent = m->urgent,
+			.coded = there ? NULL : &pool->coded,
+			.want_sum = !there && down && m->checksum_kind == PROTO_CHECKSUM_KERNEL,
 		};
 	}
-	m->pool->scratch_used |= UINT64_C(1) << scratch;
+	if (there)
+		m->pool->scratch_used |= UINT64_C(1) << scratch;
 	k->n_flying++;
+}
+
+static bool devices_code(const struct prefixd_carrier_message *m)
+{
+	if (m->by_cpu || (goes_down(m) && m->checksum_kind == PROTO_CHECKSUM_XXH3_128))
+		return false;
+	for (uint32_t i = 0; i < m->pool->n_ranks; i++) {
+		const struct gpu *gpu = m->pool->ranks[i].gpu;
+
+		if (!gpu->ops->codes(gpu))
+			return false;
+	}
+	return true;
 }
 
 /* False: there is no room at a device, or in scratch memory. */
 static bool code_there(struct prefixd_coder *k, struct prefixd_carrier_message *m)
 {
 	uint64_t unused = ((UINT64_C(1) << m->pool->n_scratch) - 1) & ~m->pool->scratch_used;
+	const bool by_device = devices_code(m);
 	struct prefixd_coding *c = NULL;
-	struct prefixd_pieces p;
-	uint32_t scratch;
+	uint32_t scratch = PREFIXD_NO_SCRATCH;
 
 	for (uint32_t i = 0; i < PREFIXD_CODINGS && !c; i++)
 		if (!k->codings[i].m)
 			c = &k->codings[i];
-	if (!c || !unused)
+	if (!c || (!by_device && !unused))
 		return false;
-	scratch = (uint32_t)__builtin_ctzll(unused);
-	p = scratch_pieces(m->pool, scratch);
 	radix_list_remove(&m->message.link);
 	m->begun_ns = prefixd_carrier_clock();
-	if (!goes_down(m) && !decode(k, m, &p)) {
+	if (!by_device)
+		scratch = (uint32_t)__builtin_ctzll(unused);
+	if (!goes_down(m) && !check(m)) {
 		finish(k, m, 0);
 		return true;
+	}
+	if (!goes_down(m) && !by_device) {
+		struct prefixd_pieces p = scratch_pieces(m->pool, scratch);
+
+		decode(k, m, &p);
 	}
 	coding_begin(k, c, scratch, m);
 	return coding_send(k, c);

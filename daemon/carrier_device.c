@@ -67,10 +67,22 @@ void prefixd_carrier_look(struct prefixd_carrier *c, uint64_t now)
 
 /* ---- again ----------------------------------------------------------------------------------- */
 
+static void refuse_coded(struct prefixd_carrier *c)
+{
+	struct radix_list *const lists[] = { &c->coder.urgent, &c->coder.others };
+
+	for (int i = 0; i < 2; i++)
+		while (!radix_list_empty(lists[i])) {
+			struct radix_list *it = lists[i]->next;
+
+			radix_list_remove(it);
+			c->coder.answer(c->coder.ctx, prefixd_carrier_message_of(it), -ENODEV);
+		}
+}
+
 static void refuse_all(struct prefixd_carrier *c)
 {
 	struct radix_list *const lists[] = { &c->urgent, &c->others };
-	struct radix_list *const coded[] = { &c->coder.urgent, &c->coder.others };
 
 	for (int i = 0; i < 2; i++)
 		while (!radix_list_empty(lists[i])) {
@@ -80,13 +92,7 @@ static void refuse_all(struct prefixd_carrier *c)
 			prefixd_carrier_add(&c->waiting, (uint64_t)0 - 1);
 			prefixd_carrier_refuse(c, prefixd_carrier_message_of(it), -ENODEV);
 		}
-	for (int i = 0; i < 2; i++)
-		while (!radix_list_empty(coded[i])) {
-			struct radix_list *it = coded[i]->next;
-
-			radix_list_remove(it);
-			c->coder.answer(c->coder.ctx, prefixd_carrier_message_of(it), -ENODEV);
-		}
+	refuse_coded(c);
 	while (!radix_list_empty(&c->verifies))
 		prefixd_carrier_verify_end(c, prefixd_carrier_message_of(c->verifies.next),
 					   -ENODEV);
@@ -99,6 +105,7 @@ static void close_all(struct prefixd_carrier *c)
 	prefixd_coder_give_up(&c->coder);
 	refuse_all(c);
 	gpu_devices_close(&c->devices);
+	refuse_coded(c); /* what a device gave back as it was closed */
 	while (!radix_list_empty(&c->arrived)) { /* those that had ended well before, too */
 		struct radix_list *it = c->arrived.next;
 

@@ -326,6 +326,8 @@ const struct prefixd_family prefixd_metric_families[] = {
 	       { "raw", NULL, AT(carrier.uncodable) }),
 	  .help = "Blocks that were coded on their way down, decoded on their way up, or found not "
 		  "to be codable." },
+	{ "prefixd_coded_by_device_total", PREFIXD_COUNTER, ONE(carrier.coded_by_device),
+	  .help = "Of the coded and decoded ones, those that a GPU's kernels did." },
 	{ "prefixd_coded_saved_bytes_total", PREFIXD_COUNTER, ONE(carrier.saved_bytes),
 	  .help = "What the coded ones were shorter than they are on the device." },
 	{ "prefixd_copy_errors_total", PREFIXD_COUNTER, .label = "error", TABLE(copy_errors),

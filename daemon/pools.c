@@ -231,6 +231,8 @@ static int slots_new(const struct gpu_devices *devices, struct prefixd_pool *poo
 	pool->block_bytes = pool->n_ranks * pool->info.slot_bytes;
 	pool->block_stride = pool->n_ranks * pool->info.slot_stride;
 	pool->cold = plan->cold;
+	if (plan->cold.codec != GPU_CODEC_NONE)
+		prefixd_cold_coded(&plan->cold, &pool->coded);
 	pool->host_stride = prefixd_pool_host_stride(plan);
 	return 0;
 }

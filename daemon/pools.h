@@ -63,6 +63,7 @@ struct prefixd_pool {
 	uint64_t block_stride;       /* between buffers */
 	struct gpu_shm generations;  /* uint64_t[n_slots], read-only for workers */
 	struct prefixd_cold cold;    /* how the pieces lie in host slots */
+	struct gpu_coded coded;      /* the same, as a device takes it; without a codec all 0 */
 	struct prefixd_arena host;   /* n_host blocks, host_stride apart */
 	uint64_t host_stride;        /* block_stride; of a coded pool less, with the seal */
 	struct gpu_shm host_shm;     /* what `host` is a view of, if it is kept */

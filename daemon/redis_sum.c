@@ -25,6 +25,12 @@ void prefixd_sum(const void *p, size_t len, uint8_t ret_sum[16])
 	memcpy(ret_sum, c.digest, 16);
 }
 
+void prefixd_sum_kernel(const uint64_t sum[2], uint8_t ret_sum[16])
+{
+	for (uint32_t i = 0; i < 16; i++)
+		ret_sum[i] = (uint8_t)(sum[i / 8] >> (i % 8 * 8));
+}
+
 void prefixd_sum_of(uint8_t kind, const void *p, size_t len, uint8_t ret_sum[16])
 {
 	uint64_t sum[2];
@@ -34,8 +40,7 @@ void prefixd_sum_of(uint8_t kind, const void *p, size_t len, uint8_t ret_sum[16]
 		return;
 	}
 	gpu_checksum(gpu_codec_best(), p, len, sum);
-	for (uint32_t i = 0; i < 16; i++)
-		ret_sum[i] = (uint8_t)(sum[i / 8] >> (i % 8 * 8));
+	prefixd_sum_kernel(sum, ret_sum);
 }
 
 void prefixd_sum_pieces(uint8_t kind, const void *p, size_t len, uint32_t n, uint8_t ret_sum[16])

@@ -7,7 +7,9 @@
 #include "radix/base.h"
 
 void prefixd_sum(const void *p, size_t len, uint8_t ret_sum[16]);
-/* Of either kind; PROTO_CHECKSUM_KERNEL: two numbers, the lowest byte first. */
+/* What the kernels come to, as COMMIT carries it: the lowest byte of each number first. */
+void prefixd_sum_kernel(const uint64_t sum[2], uint8_t ret_sum[16]);
+/* Of either kind, PROTO_CHECKSUM_XXH3_128 or PROTO_CHECKSUM_KERNEL. */
 void prefixd_sum_of(uint8_t kind, const void *p, size_t len, uint8_t ret_sum[16]);
 /*
  * Of a block of `len` bytes that consists of n pieces of one length (0: 1), one for each rank of

@@ -145,8 +145,10 @@ struct gpu_sim_config {
 	uint32_t fail_alloc;     /* n-th pool_new fails with -ENOMEM */
 	uint32_t fail_submit;    /* n-th submit fails with -EAGAIN */
 	uint32_t fail_job;       /* n-th job completes with -EIO */
+	uint32_t fail_coded;     /* n-th job to be coded is refused with -ENOMEM */
 	uint32_t lose_at_job;    /* device lost when the n-th job falls due */
 	uint32_t never_complete; /* n-th job never falls due (until the device is lost) */
+	bool codes;              /* it does what kernels do, by the processor */
 	uint64_t reorder_seed;   /* not 0: jobs on different pools may complete out of order */
 };
 

@@ -13,6 +13,7 @@
  * Pools are memfds as on the host back end, so that workers in other processes can map them: there
  * the sim is a device whose memory happens to be loadable.
  */
+#include "gpu/codec.h"
 #include "gpu/gpu_internal.h"
 
 #include <stdlib.h>
@@ -39,6 +40,7 @@ struct sim {
 	uint64_t rng;
 	uint32_t n_allocs;
 	uint32_t n_submits;
+	uint32_t n_coded;
 	uint32_t n_jobs;
 	bool lost;
 	bool left; /* the memory outlives the device */
@@ -282,10 +284,25 @@ static void sim_lose(struct sim *s)
 		sim_settle(s, &s->queue.head, -ENODEV);
 }
 
+/* Both sides can be looked at.  Coded and summed as a device's kernels would, by this processor. */
+static void sim_perform(struct gpu_job *job, void *dst, void *src, bool in)
+{
+	if (!job->coded)
+		memcpy(dst, src, job->len);
+	else if (in)
+		gpu_coded_decode(job->coded, src, dst);
+	else
+		job->uncodable = !gpu_coded_encode(job->coded, src, dst);
+	if (job->want_sum)
+		gpu_checksum(gpu_codec_best(), in ? dst : src, job->len, job->sum);
+}
+
 /* The n-th job as counted at submission travels in `status` until it is settled. */
 static void sim_fall_due(struct sim *s, struct gpu_job **at)
 {
 	struct gpu_job *job = *at;
+	const uint64_t packed = job->coded ? gpu_coded_bytes(job->coded) : job->len;
+	const bool in = sim_is_device(s, job->dst, job->len);
 	uint32_t nth = (uint32_t)job->status;
 	void *dst, *src;
 
@@ -297,13 +314,13 @@ static void sim_fall_due(struct sim *s, struct gpu_job **at)
 		sim_settle(s, at, -EIO);
 		return;
 	}
-	dst = sim_view(s, job->dst, job->len);
-	src = sim_view(s, job->src, job->len);
+	dst = sim_view(s, job->dst, in ? job->len : packed);
+	src = sim_view(s, job->src, in ? packed : job->len);
 	if (!dst || !src) {
 		sim_lose(s);
 		return;
 	}
-	memcpy(dst, src, job->len);
+	sim_perform(job, dst, src, in);
 	sim_settle(s, at, 0);
 }
 
@@ -409,6 +426,10 @@ static int sim_submit(struct gpu *g, struct gpu_job *job)
 		return r;
 	if (!sim_is_device(s, job->dst, job->len) && !sim_is_device(s, job->src, job->len))
 		return -EINVAL;
+	if (job->coded && sim_is_device(s, job->dst, 1) && sim_is_device(s, job->src, 1))
+		return -EINVAL; /* the packed form lies in host memory */
+	if (job->coded && ++s->n_coded == s->plan.fail_coded)
+		return -ENOMEM;
 	if (++s->n_submits == s->plan.fail_submit || s->queue.n + s->ready.n >= depth)
 		return -EAGAIN;
 	s->n_jobs++;
@@ -418,6 +439,11 @@ static int sim_submit(struct gpu *g, struct gpu_job *job)
 	if (job->due_ns <= s->now_ns)
 		gpu_signal_set(&s->signal, true);
 	return 0;
+}
+
+static bool sim_codes(const struct gpu *g)
+{
+	return sim_of(g)->plan.codes;
 }
 
 static int sim_event_fd(const struct gpu *g)
@@ -477,7 +503,7 @@ static const struct gpu_ops sim_ops = {
 	.slot_host = sim_slot_host,
 	.host_pin = gpu_no_pin,
 	.host_unpin = gpu_no_unpin,
-	.codes = gpu_no_codes,
+	.codes = sim_codes,
 	.submit = sim_submit,
 	.event_fd = sim_event_fd,
 	.reap = sim_reap,

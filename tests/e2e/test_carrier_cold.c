@@ -1,9 +1,12 @@
 /*
  * test_carrier_cold.c - the carrier over a coded pool, on the device that the argument names: what
  * lies below is what the codec makes of the block, what comes up what it makes of that, and nothing
- * that is not sealed as this block's ever does.
+ * that is not sealed as this block's ever does.  "sim-codes" is a device that codes by itself; so is
+ * "cuda", if its kernels were built.
  */
 #include "daemon/carrier.h"
+#include "gpu/codec.h"
+#include "proto/messages.h"
 #include "tests/lib/rng.h"
 #include "tests/lib/run.h"
 
@@ -22,6 +25,7 @@ enum {
 };
 
 static const char *device = "host";
+static bool sim_codes, codes; /* the device has to; it does */
 static struct prefixd_carrier *c;
 static struct gpu_devices devices;
 static struct prefixd_pool *pool;
@@ -51,12 +55,14 @@ static struct prefixd_carrier_message *receive(void)
 
 static void start(const struct gpu_sim_config *sim)
 {
+	struct gpu_sim_config plan = sim ? *sim : (struct gpu_sim_config){ 0 };
 	struct prefixd_carrier_config config = { .ring = 64 };
 	struct prefixd_carrier_message *m = calloc(1, sizeof(*m));
 	char why[256];
 
 	ck_assert_ptr_nonnull(m);
-	ck_assert_msg(gpu_devices_open(device, sim, &devices, why, sizeof(why)) == 0, "%s", why);
+	plan.codes = sim_codes;
+	ck_assert_msg(gpu_devices_open(device, &plan, &devices, why, sizeof(why)) == 0, "%s", why);
 	config.devices = &devices;
 	ck_assert_int_eq(prefixd_carrier_start(&c, &config), 0);
 	m->message.kind = PREFIXD_CARRIER_POOL_NEW;
@@ -71,6 +77,8 @@ static void start(const struct gpu_sim_config *sim)
 	ck_assert_ptr_eq(receive(), m);
 	ck_assert_msg(m->pool != NULL, "%s", m->why);
 	pool = m->pool;
+	codes = pool->ranks[0].gpu->ops->codes(pool->ranks[0].gpu);
+	ck_assert(codes || !sim_codes);
 	ck_assert_uint_lt(pool->host_stride, BLOCK);
 	free(m);
 }
@@ -147,14 +155,13 @@ static void put(const void *x, uint32_t slot)
 /* What lies in a device slot, by what the carrier says when it goes down. */
 static void lies(uint32_t slot, const void *want)
 {
-	const struct prefixd_carrier_message *m =
-		carried(copy(PREFIXD_PLACE_DEVICE, slot, PREFIXD_PLACE_HOST, HOST - 1));
-	uint8_t is[16];
+	struct prefixd_carrier_message *m = copy(PREFIXD_PLACE_DEVICE, slot, PREFIXD_PLACE_HOST,
+						 HOST - 1);
 
-	sum(want, is);
-	ck_assert_int_eq(m->result, PREFIXD_MOVE_OK);
+	m->checksum_kind = PROTO_CHECKSUM_XXH3_128;
+	sum(want, m->checksum);
+	ck_assert_int_eq(carried(m)->result, PREFIXD_MOVE_OK);
 	ck_assert(m->summed);
-	ck_assert_mem_eq(m->checksum, is, sizeof(is));
 }
 
 START_TEST(down_and_up)
@@ -174,6 +181,7 @@ START_TEST(down_and_up)
 	m = carried(copy(PREFIXD_PLACE_DEVICE, 0, PREFIXD_PLACE_HOST, 5));
 	ck_assert_int_eq(m->result, PREFIXD_MOVE_OK);
 	ck_assert(m->coded && !m->lossy);
+	ck_assert(m->summed == !codes);
 	ck_assert_mem_eq(prefixd_pool_host(pool, 5), coded, len);
 	m = carried(copy(PREFIXD_PLACE_HOST, 5, PREFIXD_PLACE_DEVICE, 1));
 	ck_assert_int_eq(m->result, PREFIXD_MOVE_OK);
@@ -193,6 +201,8 @@ START_TEST(down_and_up)
 	lies(3, back);
 	prefixd_carrier_stats(c, &st);
 	ck_assert_uint_eq(st.coded, 5);
+	ck_assert_uint_eq(st.coded_by_device,
+			  codes ? 4 : 0); /* but for those that lies() compared */
 	ck_assert_uint_eq(st.decoded, 2);
 	ck_assert_uint_eq(st.uncodable, 0);
 	ck_assert_uint_eq(st.saved_bytes, 5 * (BLOCK - len));
@@ -266,6 +276,37 @@ START_TEST(wrong_on_the_device)
 }
 END_TEST
 
+/* The same by the kernels' kind, which a device that codes takes by itself. */
+START_TEST(wrong_by_the_kernels_sum)
+{
+	struct prefixd_carrier_stats st;
+	uint8_t *x = room();
+	uint64_t known[2];
+
+	start(NULL);
+	fill((uint16_t *)(void *)x);
+	put(x, 0);
+	gpu_checksum(gpu_codec_best(), x, BLOCK, known);
+	for (uint32_t i = 0; i < 4; i++) {
+		const enum prefixd_place to = i % 2 ? PREFIXD_PLACE_STAGE : PREFIXD_PLACE_HOST;
+		struct prefixd_carrier_message *m = copy(PREFIXD_PLACE_DEVICE, 0, to, 5);
+
+		m->checksum_kind = PROTO_CHECKSUM_KERNEL;
+		memcpy(m->checksum, known, sizeof(known)); /* the lowest byte first */
+		m->checksum[15] ^= (uint8_t)(i / 2);
+		ck_assert_int_eq(carried(m)->result,
+				 i < 2 ? PREFIXD_MOVE_OK : PREFIXD_MOVE_CORRUPT);
+		ck_assert(!m->summed);
+	}
+	prefixd_carrier_stats(c, &st);
+	ck_assert_uint_eq(st.corrupt, 2);
+	ck_assert_uint_eq(st.coded, 2);
+	ck_assert_uint_eq(st.coded_by_device, codes ? 2 : 0);
+	stop();
+	free(x);
+}
+END_TEST
+
 START_TEST(what_cannot_be_coded)
 {
 	const struct prefixd_carrier_message *m;
@@ -328,7 +369,8 @@ START_TEST(many_at_once)
 		struct prefixd_carrier_message *m = receive();
 
 		ck_assert_int_eq(m->result, PREFIXD_MOVE_OK);
-		if (m->from == PREFIXD_PLACE_DEVICE) {
+		ck_assert(m->summed == (!codes && m->from == PREFIXD_PLACE_DEVICE));
+		if (m->summed) {
 			sum(x[m->src], is);
 			ck_assert_mem_eq(m->checksum, is, sizeof(is));
 		}
@@ -372,6 +414,39 @@ START_TEST(jobs_that_fail)
 }
 END_TEST
 
+/* A device without room for its side of the work leaves it to the processor, block by block. */
+START_TEST(no_room_to_code)
+{
+	const struct gpu_sim_config tight = { .fail_coded = 2 };
+	struct prefixd_carrier_stats st;
+	uint8_t *x = room(), *coded = room(), *back = room();
+
+	start(&tight);
+	fill((uint16_t *)(void *)x);
+	ck_assert(prefixd_cold_encode(&cold, x, coded));
+	prefixd_cold_decode(&cold, coded, back);
+	put(x, 0);
+	for (uint32_t i = 0; i < 3; i++) {
+		ck_assert_int_eq(
+			carried(copy(PREFIXD_PLACE_DEVICE, 0, PREFIXD_PLACE_HOST, i))->result,
+			PREFIXD_MOVE_OK);
+		ck_assert_mem_eq(prefixd_pool_host(pool, i), coded,
+				 prefixd_cold_bytes(&cold, BLOCK));
+	}
+	ck_assert_int_eq(carried(copy(PREFIXD_PLACE_HOST, 2, PREFIXD_PLACE_DEVICE, 1))->result,
+			 PREFIXD_MOVE_OK);
+	lies(1, back);
+	prefixd_carrier_stats(c, &st);
+	ck_assert_uint_eq(st.coded, 4);
+	if (codes)
+		ck_assert_uint_eq(st.coded_by_device, sim_codes ? 3 : 4);
+	stop();
+	free(x);
+	free(coded);
+	free(back);
+}
+END_TEST
+
 /* Stopped with blocks on their way and before it: nothing is left, whatever they were. */
 START_TEST(stopped_in_between)
 {
@@ -398,13 +473,19 @@ int main(int argc, char **argv)
 
 	if (argc > 1)
 		device = argv[1];
+	if (strcmp(device, "sim-codes") == 0) {
+		device = "sim";
+		sim_codes = true;
+	}
 	tcase_set_timeout(tc, 60);
 	tcase_add_test(tc, down_and_up);
 	tcase_add_test(tc, nothing_else_comes_up);
 	tcase_add_test(tc, wrong_on_the_device);
+	tcase_add_test(tc, wrong_by_the_kernels_sum);
 	tcase_add_test(tc, what_cannot_be_coded);
 	tcase_add_test(tc, many_at_once);
 	tcase_add_test(tc, jobs_that_fail);
+	tcase_add_test(tc, no_room_to_code);
 	tcase_add_test(tc, stopped_in_between);
 	suite_add_tcase(s, tc);
 	return test_run(s);
