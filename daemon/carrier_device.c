@@ -105,7 +105,7 @@ static void close_all(struct prefixd_carrier *c)
 	prefixd_coder_give_up(&c->coder);
 	refuse_all(c);
 	gpu_devices_close(&c->devices);
-	refuse_coded(c); /* what a device gave back as it was closed */
+	refuse_coded(c);                         /* what a device gave back as it was closed */
 	while (!radix_list_empty(&c->arrived)) { /* those that had ended well before, too */
 		struct radix_list *it = c->arrived.next;
 

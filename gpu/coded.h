@@ -3,7 +3,7 @@
  *
  * A block is `n_pieces` pieces of one geometry, one after the other.  Its packed form is
  *
- *     the coded pieces of all but the exact ones, in their order    gpu/kernels.h says what they are
+ *     the coded pieces of all but the exact ones, in their order   (gpu/kernels.h says of what)
  *     the exact ones as they are, each filled up with zeros to a multiple of 64
  *
  * What it guarantees.  The packed form does not depend on who made it: these functions, or a device

@@ -3,6 +3,7 @@
  */
 #include "tests/e2e/ranks_kit.h"
 
+#include "gpu/codec.h"
 #include "tests/lib/rng.h"
 
 #include <check.h>
@@ -187,6 +188,20 @@ void ranks_block_sum(uint32_t block, uint32_t n_ranks, uint8_t out[16])
 	}
 	XXH128_canonicalFromHash(&all, XXH3_128bits(sums, n_ranks * sizeof(sums[0])));
 	memcpy(out, n_ranks == 1 ? sums[0].digest : all.digest, 16);
+}
+
+void ranks_kernel_sum(uint32_t block, uint32_t n_ranks, uint8_t out[16])
+{
+	uint64_t sums[MAX_RANKS][2]; /* the lowest byte first, as they lie in memory */
+	uint8_t piece[BYTES];
+	XXH128_canonical_t all;
+
+	for (uint32_t i = 0; i < n_ranks; i++) {
+		piece_fill(piece, block, i);
+		gpu_checksum(gpu_codec_best(), piece, BYTES, sums[i]);
+	}
+	XXH128_canonicalFromHash(&all, XXH3_128bits(sums, n_ranks * sizeof(sums[0])));
+	memcpy(out, n_ranks == 1 ? (const uint8_t *)sums[0] : all.digest, 16);
 }
 
 struct prefixd_carrier_message *ranks_copy(enum prefixd_place from, uint32_t src,

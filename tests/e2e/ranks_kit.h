@@ -46,6 +46,8 @@ void ranks_slot_expect(uint32_t slot, uint32_t block);
 uint8_t *ranks_host(uint32_t slot);
 /* From the definition: the sum of the pieces' sums; of one piece, its own. */
 void ranks_block_sum(uint32_t block, uint32_t n_ranks, uint8_t out[16]);
+/* The same of the kernels' sums. */
+void ranks_kernel_sum(uint32_t block, uint32_t n_ranks, uint8_t out[16]);
 struct prefixd_carrier_message *ranks_copy(enum prefixd_place from, uint32_t src,
 					   enum prefixd_place to, uint32_t dst);
 /* Sends it and waits; the result, the answer's error in *ret_error (may be NULL). */

@@ -5,7 +5,6 @@
  * The devices are the host's, the simulated one with delays and faults, and one that fails as told.
  */
 #include "daemon/carrier.h"
-#include "gpu/codec.h"
 #include "tests/lib/rng.h"
 
 #include <check.h>
@@ -153,14 +152,6 @@ static void sum(const uint8_t *block, uint8_t out[16])
 	memcpy(out, s.digest, 16);
 }
 
-static void kernel_sum(const uint8_t *block, uint8_t out[16])
-{
-	uint64_t is[2];
-
-	gpu_checksum(gpu_codec_best(), block, BYTES, is);
-	memcpy(out, is, 16); /* the lowest byte first */
-}
-
 static struct prefixd_carrier_stats stats(void)
 {
 	struct prefixd_carrier_stats st;
@@ -255,23 +246,6 @@ START_TEST(sums_are_made_and_compared)
 	ck_assert_int_eq(m->result, PREFIXD_MOVE_CORRUPT);
 	ck_assert_uint_eq(stats().corrupt, 2);
 
-	kernel_sum(host(0), m->checksum); /* the kernels' own kind: the same */
-	m->checksum_kind = 2;
-	m->summed = true;
-	prefixd_carrier_send(c, m);
-	ck_assert_ptr_eq(receive(), m);
-	ck_assert_int_eq(m->result, PREFIXD_MOVE_OK);
-	ck_assert(!m->summed);
-	m->checksum[0] ^= 1;
-	prefixd_carrier_send(c, m);
-	ck_assert_ptr_eq(receive(), m);
-	ck_assert_int_eq(m->result, PREFIXD_MOVE_CORRUPT);
-	m->from = PREFIXD_PLACE_HOST;
-	m->to = PREFIXD_PLACE_DEVICE;
-	prefixd_carrier_send(c, m);
-	ck_assert_ptr_eq(receive(), m);
-	ck_assert_int_eq(m->result, PREFIXD_MOVE_CORRUPT);
-	ck_assert_uint_eq(stats().corrupt, 4);
 	free(m);
 	stop();
 }

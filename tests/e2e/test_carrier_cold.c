@@ -1,8 +1,8 @@
 /*
  * test_carrier_cold.c - the carrier over a coded pool, on the device that the argument names: what
  * lies below is what the codec makes of the block, what comes up what it makes of that, and nothing
- * that is not sealed as this block's ever does.  "sim-codes" is a device that codes by itself; so is
- * "cuda", if its kernels were built.
+ * that is not sealed as this block's ever does.  "sim-codes" is a device that codes by itself; so
+ * is "cuda", if its kernels were built.
  */
 #include "daemon/carrier.h"
 #include "gpu/codec.h"

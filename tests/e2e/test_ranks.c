@@ -5,6 +5,7 @@
  * With an argument it runs on that device: host, sim, cuda (four GPUs of the look-alike driver).
  * Devices that refuse as told are the host's, one for each rank.
  */
+#include "proto/messages.h"
 #include "tests/e2e/ranks_kit.h"
 #include "tests/lib/rng.h"
 #include "tests/lib/run.h"
@@ -60,20 +61,35 @@ START_TEST(sums_are_those_of_the_pieces)
 	ck_assert_int_eq(m->result, PREFIXD_MOVE_OK);
 	ck_assert(m->summed);
 	ck_assert_mem_eq(m->checksum, right, 16);
-	m->checksum_kind = 1;
 	m->from = PREFIXD_PLACE_DEVICE;
 	m->to = PREFIXD_PLACE_HOST;
 	m->dst = 1;
-	/* One byte of one rank's piece, whichever: it is seen. */
-	for (uint32_t i = 0; i <= n; i++) {
-		uint8_t *byte = slots[i % n] + BYTES - 1;
+	/* One byte of one rank's piece, whichever: it is seen, by sums of either kind. */
+	for (uint32_t i = 0; i < 2 * (n + 1); i++) {
+		const uint32_t rank = i % (n + 1);
+		const bool bad = rank<n, kernels = i> n;
+		uint8_t *byte = slots[rank % n] + BYTES - 1;
 
-		*byte ^= i < n;
+		m->checksum_kind = kernels ? PROTO_CHECKSUM_KERNEL : PROTO_CHECKSUM_XXH3_128;
+		if (kernels)
+			ranks_kernel_sum(5, n, m->checksum);
+		*byte ^= bad;
 		prefixd_carrier_send(c, m);
 		ck_assert_ptr_eq(ranks_receive(), m);
-		ck_assert_int_eq(m->result, i < n ? PREFIXD_MOVE_CORRUPT : PREFIXD_MOVE_OK);
-		*byte ^= i < n;
+		ck_assert_int_eq(m->result, bad ? PREFIXD_MOVE_CORRUPT : PREFIXD_MOVE_OK);
+		ck_assert(m->summed == (!bad && !kernels));
+		*byte ^= bad;
 	}
+	/* And on the way up. */
+	ranks_host(1)[0] ^= 1;
+	m->from = PREFIXD_PLACE_HOST;
+	m->to = PREFIXD_PLACE_DEVICE;
+	m->src = 1;
+	m->dst = 0;
+	prefixd_carrier_send(c, m);
+	ck_assert_ptr_eq(ranks_receive(), m);
+	ck_assert_int_eq(m->result, PREFIXD_MOVE_CORRUPT);
+	ranks_host(1)[0] ^= 1;
 	ranks_block_expect(ranks_host(1), 5);
 	prefixd_carrier_message_free(m);
 	ranks_stop();
