@@ -51,6 +51,10 @@ void gpu_gather(const struct gpu_layout *layout, const uint32_t *ids, uint32_t n
 		uint64_t out_stride);
 void gpu_scatter(const struct gpu_layout *layout, const uint32_t *ids, uint32_t n, const void *in,
 		 uint64_t in_stride);
+/* Block from_ids[i] of one layout to block to_ids[i] of another, of as many pieces of as many
+ * bytes; gpu/move.c, which needs nothing else of this. */
+void gpu_move(const struct gpu_layout *from, const uint32_t *from_ids, const struct gpu_layout *to,
+	      const uint32_t *to_ids, uint32_t n);
 
 /*
  * ret_raw[i] is 1 where block i cannot be coded, else 0.  Return: how many cannot.  The layout and

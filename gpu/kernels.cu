@@ -107,6 +107,24 @@ KERNEL gpu_kernel_scatter(struct gpu_layout l, const uint32_t *ids, uint32_t n, 
 	move<false>(l, ids, n, (uint64_t)in, in_stride);
 }
 
+/* Block from_ids[i] of one layout to block to_ids[i] of the other; pieces are of the same sizes. */
+KERNEL gpu_kernel_move(struct gpu_layout from, const uint32_t *from_ids, struct gpu_layout to,
+		       const uint32_t *to_ids, uint32_t n)
+{
+	const struct warp w = this_warp();
+	const uint32_t tiles = (from.piece_bytes + MOVE_BYTES - 1) / MOVE_BYTES;
+	const uint32_t total = n * from.n_pieces * tiles;
+
+	for (uint32_t t = w.first; t < total; t += w.step) {
+		const uint32_t piece = t / tiles, i = piece / from.n_pieces,
+			       s = piece % from.n_pieces;
+		const uint32_t off = t % tiles * MOVE_BYTES, left = from.piece_bytes - off;
+
+		move_tile(piece_at(to, s, to_ids[i]) + off, piece_at(from, s, from_ids[i]) + off,
+			  left < MOVE_BYTES ? left : MOVE_BYTES, w.lane);
+	}
+}
+
 /* ---- coding ---------------------------------------------------------------------------------- */
 
 /*

@@ -98,9 +98,12 @@ struct gpu_geometry {
 /*
  * The kernels, X(name).  Arguments:
  *     gather    layout, ids, n, out, out_stride             scatter   layout, ids, n, in, in_stride
+ *     move      from, from_ids, to, to_ids, n
  *     encode_*  layout, geometry, ids, n, out, out_stride, raw
  *     decode_*  layout, geometry, ids, n, in, in_stride
  *     checksum  layout, ids, n, sums
+ * from, to: two layouts of as many pieces of the same bytes; block from_ids[i] of one goes to block
+ * to_ids[i] of the other, and nothing that is read is also written.
  * ids: const uint32_t[n], blocks of the layout; out, in: packed block i begins at i * out_stride, a
  * multiple of 64 for coded ones; raw: uint32_t[n], zeroed by the caller, not 0 afterwards where
  * block i cannot be coded; sums: uint64_t[n][2], zeroed by the caller.  A block of threads is
@@ -110,6 +113,7 @@ struct gpu_geometry {
 #define GPU_KERNELS(X)                 \
 	X(gpu_kernel_gather)           \
 	X(gpu_kernel_scatter)          \
+	X(gpu_kernel_move)             \
 	X(gpu_kernel_encode_f16_int8)  \
 	X(gpu_kernel_encode_f16_e4m3)  \
 	X(gpu_kernel_encode_bf16_int8) \

@@ -112,6 +112,38 @@ START_TEST(scatter_writes_each_piece_and_nothing_else)
 }
 END_TEST
 
+/* From every arrangement to every other one, and to blocks of other numbers. */
+START_TEST(move_goes_from_layout_to_layout)
+{
+	static const uint32_t ids[N_IDS] = { 2, 6, 0, 1 };
+
+	for (uint32_t shape = 0; shape < N_SHAPES; shape++)
+		for (uint32_t who = 0; who < n_who; who++) {
+			struct blocks from, to;
+			uint8_t *want, *same;
+
+			each(&from, shape, 4 * (_i / N_ARRANGEMENTS));
+			each(&to, shape, 4 * (_i % N_ARRANGEMENTS));
+			memcpy(to.ids, ids, sizeof(ids));
+			want = copy_of(to.mem, to.len);
+			same = copy_of(from.mem, from.len);
+			for (uint32_t i = 0; i < N_IDS; i++)
+				for (uint32_t s = 0; s < to.layout.n_pieces; s++)
+					memcpy(want + ((uint8_t *)blocks_at(&to, s, ids[i], 0) -
+						       to.mem),
+					       blocks_at(&from, s, from.ids[i], 0),
+					       to.layout.piece_bytes);
+			do_move((enum who)who, &from, &to);
+			ck_assert_mem_eq(to.mem, want, to.len);
+			ck_assert_mem_eq(from.mem, same, from.len);
+			free(want);
+			free(same);
+			blocks_free(&from);
+			blocks_free(&to);
+		}
+}
+END_TEST
+
 /* ---- numbers --------------------------------------------------------------------------------- */
 
 START_TEST(all_halves_are_read_right)
@@ -620,6 +652,7 @@ int main(void)
 	tcase_add_checked_fixture(t, new_seed, NULL);
 	tcase_add_loop_test(t, gather_takes_each_piece_and_nothing_else, 0, N_WAYS);
 	tcase_add_loop_test(t, scatter_writes_each_piece_and_nothing_else, 0, N_WAYS);
+	tcase_add_loop_test(t, move_goes_from_layout_to_layout, 0, N_ARRANGEMENTS * N_ARRANGEMENTS);
 	tcase_add_test(t, all_halves_are_read_right);
 	tcase_add_loop_test(t, rounding_is_to_nearest_even, 0, 2);
 	tcase_add_test(t, e4m3_rounds_to_nearest_even);

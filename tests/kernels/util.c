@@ -277,6 +277,18 @@ void do_scatter(enum who who, const struct blocks *b, const void *in, uint64_t s
 		gpu_scatter(&l, ids, n, in, stride);
 }
 
+void do_move(enum who who, const struct blocks *from, const struct blocks *to)
+{
+	struct gpu_layout a = from->layout, b = to->layout;
+	const uint32_t *from_ids = from->ids, *to_ids = to->ids;
+	uint32_t n = N_IDS;
+
+	if (who == KERNEL)
+		launch("gpu_kernel_move", (void *[]){ &a, &from_ids, &b, &to_ids, &n });
+	else
+		gpu_move(&a, from_ids, &b, to_ids, n);
+}
+
 void do_encode(enum who who, const struct blocks *b, enum gpu_codec codec, void *out,
 	       uint64_t stride, uint32_t raw[N_IDS])
 {

@@ -70,6 +70,8 @@ extern const uint32_t n_who;
 
 void do_gather(enum who who, const struct blocks *b, void *out, uint64_t stride);
 void do_scatter(enum who who, const struct blocks *b, const void *in, uint64_t stride);
+/* Of `from` to those of `to`, which has the same shape. */
+void do_move(enum who who, const struct blocks *from, const struct blocks *to);
 void do_encode(enum who who, const struct blocks *b, enum gpu_codec codec, void *out,
 	       uint64_t stride, uint32_t raw[N_IDS]);
 void do_decode(enum who who, const struct blocks *b, enum gpu_codec codec, const void *in,
