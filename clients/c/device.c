@@ -1,21 +1,13 @@
 /*
  * device.c - see device.h.
  */
-#include "clients/c/device.h"
-
-#include "gpu/driver.h"
+#include "clients/c/device_internal.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 
-struct pfx_device {
-	struct gpu_driver driver;
-	gpu_cu_device device;
-	struct proto_id id;
-};
-
-static int failed(const struct pfx_device *d, const char *call, gpu_cu_result r, char *why,
-		  size_t why_len)
+int pfx_device_failed(const struct pfx_device *d, const char *call, gpu_cu_result r, char *why,
+		      size_t why_len)
 {
 	gpu_driver_describe(&d->driver, call, r, why, why_len);
 	return r == GPU_CU_OUT_OF_MEMORY ? -ENOMEM : -EIO;
@@ -28,7 +20,7 @@ static int find(struct pfx_device *d, char *why, size_t why_len)
 
 	r = d->driver.device_count(&n);
 	if (r != GPU_CU_SUCCESS)
-		return failed(d, "cuDeviceGetCount", r, why, why_len);
+		return pfx_device_failed(d, "cuDeviceGetCount", r, why, why_len);
 	for (int i = 0; i < n; i++) {
 		struct gpu_cu_uuid id;
 
@@ -86,7 +78,7 @@ static int slab_map(struct pfx_device *d, int fd, uint64_t addr, uint64_t len, b
 
 	r = d->driver.mem_import(&memory, (void *)(intptr_t)fd, GPU_CU_MEM_HANDLE_POSIX_FD);
 	if (r != GPU_CU_SUCCESS)
-		return failed(d, call, r, why, why_len);
+		return pfx_device_failed(d, call, r, why, why_len);
 	call = "cuMemMap";
 	r = d->driver.mem_map(addr, len, 0, memory, 0);
 	(void)d->driver.mem_release(memory);
@@ -96,7 +88,7 @@ static int slab_map(struct pfx_device *d, int fd, uint64_t addr, uint64_t len, b
 		if (r != GPU_CU_SUCCESS)
 			(void)d->driver.mem_unmap(addr, len);
 	}
-	return r == GPU_CU_SUCCESS ? 0 : failed(d, call, r, why, why_len);
+	return r == GPU_CU_SUCCESS ? 0 : pfx_device_failed(d, call, r, why, why_len);
 }
 
 static uint64_t slab_at(uint64_t at, uint64_t len, uint64_t slab_len)
@@ -119,7 +111,7 @@ int pfx_device_map(struct pfx_device *d, const int *fds, uint32_t n, uint64_t le
 	gpu_cu_result cu = d->driver.address_reserve(&addr, len, 0, 0, 0);
 
 	if (cu != GPU_CU_SUCCESS)
-		return failed(d, "cuMemAddressReserve", cu, why, why_len);
+		return pfx_device_failed(d, "cuMemAddressReserve", cu, why, why_len);
 	for (uint32_t i = 0; i < n; i++) {
 		uint64_t at = i * slab_len;
 		int r = slab_map(d, fds[i], addr + at, slab_at(at, len, slab_len), writable, why,
@@ -147,11 +139,11 @@ int pfx_device_register(struct pfx_device *d, void *p, size_t len, uint64_t *ret
 	gpu_cu_ptr addr;
 
 	if (r != GPU_CU_SUCCESS)
-		return failed(d, "cuMemHostRegister", r, why, why_len);
+		return pfx_device_failed(d, "cuMemHostRegister", r, why, why_len);
 	r = d->driver.host_pointer(&addr, p, 0);
 	if (r != GPU_CU_SUCCESS) {
 		(void)d->driver.host_unregister(p);
-		return failed(d, "cuMemHostGetDevicePointer", r, why, why_len);
+		return pfx_device_failed(d, "cuMemHostGetDevicePointer", r, why, why_len);
 	}
 	*ret_addr = addr;
 	return 0;
@@ -170,5 +162,6 @@ int pfx_device_write(struct pfx_device *d, void *stream, uint64_t addr, uint64_t
 	gpu_cu_result r = d->driver.stream_write(stream, addr, value,
 						 GPU_CU_STREAM_WRITE_VALUE_DEFAULT);
 
-	return r == GPU_CU_SUCCESS ? 0 : failed(d, "cuStreamWriteValue64", r, why, why_len);
+	return r == GPU_CU_SUCCESS ? 0
+				   : pfx_device_failed(d, "cuStreamWriteValue64", r, why, why_len);
 }

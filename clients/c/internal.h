@@ -18,6 +18,7 @@
  *     wait.c       WAIT
  *     words.c      the words that a stream writes
  *     load.c       the end of loads, PREFETCH
+ *     kernels.c    caches that lie layer by layer; launch.c, on a GPU
  */
 #pragma once
 

@@ -447,6 +447,7 @@ void pfx_namespace_deinit_all(struct pfx_client *c)
 		struct pfx_namespace *ns = c->namespaces;
 
 		c->namespaces = ns->next;
+		pfx_caches_free(ns, getpid() != c->pid);
 		namespace_free(ns);
 	}
 	while (c->pools) {

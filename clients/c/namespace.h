@@ -61,8 +61,12 @@ struct pfx_namespace {
 	uint32_t open_body_len_2; /* of what versions before 3 take of it */
 	struct pfx_pool *pool;    /* NULL: not mapped */
 	struct pfx_desk *desk;    /* NULL: blocks are written into the pool, or not at all */
+	struct pfx_cache *caches; /* kernels.c */
 	int device;               /* PFX_DEVICE_* */
 	struct proto_id device_id;
 	uint32_t window; /* blocks before its end that a match has slots for; 0: all */
 	pfx_namespace_info info;
 };
+
+/* kernels.c: the namespace's caches end, while its pool is mapped. */
+void pfx_caches_free(struct pfx_namespace *ns, bool child);

@@ -28,6 +28,12 @@ libs=$(pkg-config --libs prefixd)
 {
 	printf '#include <prefixd.h>\nint main(void) { return PFX_OK; }\n' >"$dir/alone.c"
 	$compile $flags -c "$dir/alone.c" -o "$dir/alone.o"
+	printf '#include <prefixd.h>\n' >"$dir/all.c"
+	for header in "$source"/clients/c/prefixd_*.h; do
+		printf '#include <%s>\n' "${header##*/}" >>"$dir/all.c"
+	done
+	printf 'int main(void) { return pfx_cache_mover(NULL, NULL) == PFX_OK; }\n' >>"$dir/all.c"
+	$compile $flags "$dir/all.c" -x none $libs -o "$dir/all"
 	$compile $flags "$source/clients/c/example.c" -x none $libs -o "$dir/shared"
 	static=$(find "$dir" -name libprefixd.a)
 	$compile $flags "$source/clients/c/example.c" -x none "$static" -o "$dir/static"

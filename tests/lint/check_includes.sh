@@ -41,8 +41,8 @@ function rules() {
 		only = pure "|^sys/types\\.h$"
 	} else if (FILENAME ~ /^clients\/c\//) {
 		project = "^(clients/c/|proto/|radix/(base|list)\\.h$)"
-		if (FILENAME == "clients/c/device.c")
-			project = "^(clients/c/|proto/|gpu/driver\\.h$|radix/(base|list)\\.h$)" # maps what is there
+		if (FILENAME ~ /^clients\/c\/(device_internal\.h|launch\.c|kernels\.c)$/)
+			project = "^(clients/c/|proto/|gpu/(codec|driver|fatbin|kernels)\\.h$|radix/(base|list)\\.h$)" # moves blocks there
 		never = shell "|^(sodium|jansson\\.h$|ini\\.h$|zstd)"
 	} else if (FILENAME ~ /^clients\/llama\//) {
 		project = "^clients/(c|llama)/" # a worker on libprefixd, with a server of its own

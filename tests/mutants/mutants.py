@@ -35,9 +35,10 @@ WATCHERS = {
     'daemon/redis': (('redis',), ('fuzz',)),
     'daemon/keep': (('keep',), ()),  # a suite of tests/e2e
     'daemon/words': (('words',), ()),  # likewise
+    'clients/c': (('cache',), ()),  # likewise
 }
 KEPT = tuple('daemon/' + name for name in ('carrier', 'holder', 'inherit', 'keep', 'pools', 'region', 'restore', 'upgrade'))
-SUITES = {'unit', 'fuzz', 'keep', 'words'}
+SUITES = {'unit', 'fuzz', 'keep', 'words', 'cache'}
 OPTIONS = ['-Doptimization=1', '-Ddebug=false', '-Dwerror=false']
 
 
@@ -64,6 +65,8 @@ class Patch:
             return 'daemon/keep'
         if name.startswith('daemon/words'):
             return 'daemon/words'
+        if name.startswith(('clients/c/kernels', 'clients/c/launch')):
+            return 'clients/c'
         return name.split('/')[0]
 
 
@@ -136,7 +139,7 @@ class Workshop:
                 continue
             t['target'] = os.path.relpath(program, self.obj)
             t['also'] = [made[d] for d in t.get('depends', []) if d in made]
-            t['folder'] = next((s for s in ('keep', 'words') if s in suites), t['target'].split('/')[1])
+            t['folder'] = next((s for s in ('keep', 'words', 'cache') if s in suites), t['target'].split('/')[1])
             self.tests.setdefault(t['folder'], []).append(t)
         trouble = self.build(folders)
         if trouble:

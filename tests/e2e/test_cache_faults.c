@@ -1,0 +1,278 @@
+/*
+ * test_cache_faults.c - each call of the driver that moving a cache's blocks takes fails once, and
+ * streams that die.
+ *
+ * A worker stores and loads again and again, each time in a process of its own and with another
+ * call failing.  Whatever comes: the call is told in a sentence and goes well when it is made
+ * again, or it makes no difference; no byte is wrong, nothing of the driver is held in the end, and
+ * none of its rules is broken.
+ *
+ * Runs on the look-alike driver (E2E_DEVICE=cuda); CACHE_KERNELS names the kernels that it runs,
+ * and without it there are none.
+ */
+#include "tests/driver/census.h"
+#include "tests/e2e/cache_kit.h"
+#include "tests/e2e/harness.h"
+#include "tests/lib/run.h"
+
+#include <check.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static struct e2e_daemon d;
+
+static void setup(void)
+{
+	static const char *const args[] = { "--pool-blocks", "64", NULL };
+
+	ck_assert_int_eq(e2e_daemon_init(&d), 0);
+	ck_assert_int_eq(e2e_daemon_start(&d, args), 0);
+}
+
+static void teardown(void)
+{
+	e2e_daemon_free(&d);
+}
+
+/* What launch.c calls, and the calls' names in sentences. */
+static const struct {
+	const char *field, *symbol;
+	bool harmless; /* all goes well all the same */
+} calls[] = {
+	{ "module_load", "cuModuleLoadData", true },
+	{ "module_function", "cuModuleGetFunction", true },
+	{ "module_unload", "cuModuleUnload", true },
+	{ "device_attribute", "cuDeviceGetAttribute", true },
+	{ "mem_granularity", "cuMemGetAllocationGranularity", false },
+	{ "mem_create", "cuMemCreate", false },
+	{ "address_reserve", "cuMemAddressReserve", false },
+	{ "mem_map", "cuMemMap", false },
+	{ "mem_access", "cuMemSetAccess", false },
+	{ "mem_release", "cuMemRelease", true },
+	{ "mem_unmap", "cuMemUnmap", true },
+	{ "address_free", "cuMemAddressFree", true },
+	{ "host_register", "cuMemHostRegister", false },
+	{ "host_pointer", "cuMemHostGetDevicePointer", false },
+	{ "host_unregister", "cuMemHostUnregister", true },
+	{ "copy", "cuMemcpyAsync", false },
+	{ "launch", "cuLaunchKernel", false },
+	{ "stream_write", "cuStreamWriteValue64", true },
+};
+#define N_CALLS (sizeof(calls) / sizeof(calls[0]))
+
+enum outcome {
+	WELL = 0,
+	TOLD = 40, /* a call of the library failed, as it should, and went well the second time */
+	OTHER,     /* not the library's call, or one before the cache's */
+	NOT_MET,   /* there is no such call */
+	WRONG
+};
+
+static void other(const char *call, int r)
+{
+	_exit(OTHER);
+}
+
+static const char *symbol_planned;
+static bool told;
+
+static void must(bool right, const char *what, const struct kit_worker *w)
+{
+	if (right)
+		return;
+	fprintf(stderr, "%s: %s: %s\n", symbol_planned, what, w ? pfx_error(w->client) : "");
+	_exit(WRONG);
+}
+
+/* r is that of a call in which the fault may have come about. */
+static bool again(const struct kit_worker *w, int r)
+{
+	if (r == PFX_OK)
+		return false;
+	must(!told, "failed twice", w);
+	must((r == PFX_UNSUPPORTED || r == PFX_NO_MEMORY) &&
+		     strstr(pfx_error(w->client), symbol_planned),
+	     "no good sentence", w);
+	told = true;
+	return true;
+}
+
+/* What of the driver the process holds. */
+static bool same_held(const struct lookalike_census *before)
+{
+	struct lookalike_census now;
+
+	return lookalike_census(&now) && now.n_memories == before->n_memories &&
+	       now.n_handles == before->n_handles && now.n_reservations == before->n_reservations &&
+	       now.n_mappings == before->n_mappings &&
+	       now.n_registrations == before->n_registrations && now.n_modules == before->n_modules;
+}
+
+/* A worker stores, and loads what it stored into other blocks. */
+static void life(void)
+{
+	const pfx_connect_options o = { .struct_size = sizeof(o),
+					.socket = d.socket,
+					.deadline_ms = 5000 };
+	static const uint32_t from[KIT_PROMPT] = { 0, 1, 2, 3, 4, 5, 6, 7 };
+	static const uint32_t to[KIT_PROMPT] = { 15, 14, 13, 12, 11, 10, 9, 8 };
+	pfx_reserve_result v = { .struct_size = sizeof(v) };
+	pfx_match_result m = { .struct_size = sizeof(m) };
+	struct lookalike_census before, census;
+	uint32_t slots[KIT_PROMPT];
+	pfx_namespace *ns = NULL;
+	struct kit_worker w;
+	pfx_client *c = NULL;
+
+	kit_refused = other;
+	if (pfx_connect(&o, &c) != PFX_OK || kit_open(c, 64, 1, &ns) != PFX_OK)
+		_exit(OTHER);
+	kit_worker_init(&w, c, ns, KIT_HALVES, 16, 64);
+	must(lookalike_census(&before), "no look-alike", NULL);
+	while (again(&w, pfx_cache_new(ns, &w.layout, &w.cache)))
+		must(same_held(&before), "a failed call keeps something", NULL);
+	must(pfx_match(ns, kit_prompt((uint32_t)getpid()), &m) == PFX_OK &&
+		     pfx_reserve(ns, m.lease, KIT_PROMPT, 0, &v) == PFX_OK && v.n == KIT_PROMPT,
+	     "reserve", &w);
+	kit_slots(v.runs, v.n_runs, slots, KIT_PROMPT);
+	for (uint32_t i = 0; i < KIT_PROMPT; i++)
+		kit_fill(&w, from[i], 1, i);
+	kit_send(&w);
+	while (again(&w, pfx_cache_store(w.cache, w.stream, from, slots, KIT_PROMPT)))
+		;
+	while (again(&w, pfx_stream_word(c, w.stream, 1, 1)))
+		;
+	while (again(&w, pfx_cache_load(w.cache, w.stream, to, slots, KIT_PROMPT)))
+		;
+	kit_fetch(&w);
+	for (uint32_t i = 0; i < KIT_PROMPT; i++)
+		must(kit_holds(&w, to[i], 1, i), "wrong bytes", NULL);
+	(void)pfx_release(ns, m.lease, 0, 0, 0, NULL);
+	pfx_cache_free(w.cache);
+	w.cache = NULL;
+	before.n_registrations++; /* the words */
+	must(same_held(&before), "something is not given back", NULL);
+	(void)lookalike_census(&census);
+	must(census.n_broken == 0, "a rule of the driver was broken", NULL);
+	if (!census.n_planned)
+		_exit(NOT_MET);
+	kit_worker_deinit(&w);
+	_exit(told ? TOLD : WELL);
+}
+
+/* Something in the stream fails, and with it all that comes. */
+static void death(void)
+{
+	const pfx_connect_options o = { .struct_size = sizeof(o),
+					.socket = d.socket,
+					.deadline_ms = 500 };
+	const uint32_t block = 1, slot = 2;
+	unsigned long end = e2e_now_ms() + 20000;
+	pfx_namespace *ns = NULL;
+	struct kit_worker w;
+	pfx_client *c = NULL;
+
+	if (pfx_connect(&o, &c) != PFX_OK || kit_open(c, 64, 1, &ns) != PFX_OK)
+		_exit(WRONG);
+	kit_worker_init(&w, c, ns, KIT_HALVES, 16, 64);
+	must(pfx_cache_new(ns, &w.layout, &w.cache) == PFX_OK, "new", &w);
+	must(pfx_cache_load(w.cache, w.stream, &block, &slot, 1) == PFX_OK, "load", &w);
+	while (kit_driver.stream_query(w.stream) == GPU_CU_NOT_READY && e2e_now_ms() < end)
+		e2e_sleep_ms(1);
+	must(pfx_cache_load(w.cache, w.stream, &block, &slot, 1) == PFX_UNSUPPORTED &&
+		     strstr(pfx_error(c), "cuMemcpyAsync"),
+	     "a stream that is dead", &w);
+	end = e2e_now_ms() + 10000;
+	pfx_close(c);
+	must(e2e_now_ms() < end, "the end takes too long", NULL);
+	_exit(WELL);
+}
+
+static int life_with(const char *field, const char *symbol, uint32_t nth, int result)
+{
+	const char *kernels = getenv("CACHE_KERNELS");
+	char plan[512];
+	int status;
+	pid_t pid;
+
+	snprintf(plan, sizeof(plan), "opaque=1,strict=1,poison=1,latency_us=200,%s%s,%s:%u:%d",
+		 kernels ? "kernels=" : "devices=", kernels ? kernels : "1", field, nth, result);
+	ck_assert_int_eq(setenv("LOOKALIKE", plan, 1), 0);
+	pid = fork();
+	ck_assert_int_ge(pid, 0);
+	if (pid == 0) {
+		symbol_planned = symbol;
+		if (strncmp(field, "op=", 3) == 0)
+			death();
+		life();
+	}
+	ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+	ck_assert_msg(WIFEXITED(status), "%s:%u: signal %d", field, nth, WTERMSIG(status));
+	ck_assert_msg(WEXITSTATUS(status) != WRONG && WEXITSTATUS(status) != 1, "%s:%u", field,
+		      nth);
+	return WEXITSTATUS(status);
+}
+
+START_TEST(each_call_fails_once)
+{
+	const bool by_kernel = kit_mover_wanted() == PFX_CACHE_KERNEL;
+	uint32_t n_told = 0, n_well = 0, n_other = 0;
+	char field[64];
+	int r = WELL;
+
+	snprintf(field, sizeof(field), "fail=%s", calls[_i].field);
+	for (uint32_t nth = 1; r != NOT_MET && nth < 200; nth++) {
+		r = life_with(field, calls[_i].symbol, nth, GPU_CU_UNKNOWN);
+		n_told += r == TOLD;
+		n_well += r == WELL;
+		n_other += r == OTHER;
+	}
+	ck_assert_int_eq(r, NOT_MET);
+	fprintf(stderr, "%s: told %u, well %u, other %u\n", calls[_i].field, n_told, n_well,
+		n_other);
+	if (by_kernel)
+		ck_assert_uint_gt(n_told + n_well, 0);
+	if (!calls[_i].harmless && (by_kernel || strcmp(calls[_i].field, "copy") == 0))
+		ck_assert_uint_gt(n_told, 0);
+}
+END_TEST
+
+/* A driver that has no memory for the kernels is not taken for one that has no use for them. */
+START_TEST(no_memory_is_told)
+{
+	ck_assert_int_eq(life_with("fail=module_load", "cuModuleLoadData", 1, GPU_CU_OUT_OF_MEMORY),
+			 TOLD);
+}
+END_TEST
+
+/* The copy of the cache's picture is the first; the next is that of a table, or of a piece. */
+START_TEST(the_stream_dies)
+{
+	ck_assert_int_eq(life_with("op=copy", "copy", 2, GPU_CU_ILLEGAL_ADDRESS), WELL);
+	if (kit_mover_wanted() != PFX_CACHE_KERNEL)
+		return;
+	ck_assert_int_eq(life_with("op=kernel", "kernel", 1, GPU_CU_LAUNCH_FAILED), WELL);
+	ck_assert_int_eq(life_with("op=write", "write", 1, GPU_CU_ILLEGAL_ADDRESS), WELL);
+}
+END_TEST
+
+int main(void)
+{
+	Suite *suite = suite_create("cache faults");
+	TCase *t = tcase_create("faults");
+
+	if (!e2e_daemon_binary()) {
+		puts("1..0 # SKIP no prefixd binary");
+		return EXIT_SUCCESS;
+	}
+	tcase_set_timeout(t, 240);
+	tcase_add_checked_fixture(t, setup, teardown);
+	tcase_add_loop_test(t, each_call_fails_once, 0, N_CALLS);
+	tcase_add_test(t, no_memory_is_told);
+	tcase_add_test(t, the_stream_dies);
+	suite_add_tcase(suite, t);
+	return test_run(suite);
+}
