@@ -410,6 +410,7 @@ int pfx_quiesced_after(pfx_client *c, uint32_t word, uint64_t value, uint32_t *r
 	c->n_left_behind = 0;
 	c->quiesce_due = false;
 	pfx_lease_forget_all(c);
+	pfx_let_go(c);
 	if (proto_quiesced_rep_decode(f.body, f.h.len, &rep, &bad))
 		return pfx_bad_reply(c, PROTO_OP_QUIESCED, bad);
 	if (ret_n_slots)

@@ -2,8 +2,9 @@
  * desk.c - memory of this session to write in, where the daemon has workers map pools read-only and
  * copies what they commit (its option pool-write staged).
  *
- * What it guarantees.  One mapping for each session and pool group, for writing, beside the pool's.
- * That of an ended connection stays while a lease of it is not released: streams may still write.
+ * What it guarantees.  One mapping for each session and memory of a pool group, for writing, beside
+ * the pool's.  That of an ended connection stays while a lease of it is not released, and that of a
+ * lost device while any is held: streams may still write.
  *
  * What it relies on.  The daemon has one such memory for each session and group, and names it in
  * every reply to OPEN of that group.
@@ -35,15 +36,24 @@ void pfx_desks_free(struct pfx_client *c, bool child)
 	}
 }
 
-/* Those of ended connections, once nobody can be writing in them. */
-static void drop_old(struct pfx_client *c)
+void pfx_desks_lost(struct pfx_client *c, uint64_t group)
+{
+	for (struct pfx_desk *d = c->desks; d; d = d->next)
+		if (d->life == c->life && d->group == group)
+			d->life = 0; /* of none: lives count from 1 */
+}
+
+void pfx_desks_let_go(struct pfx_client *c)
 {
 	struct pfx_desk **at = &c->desks;
+	bool held = pfx_lease_any(c);
 
-	while (*at && c->leases.n_lost == 0) {
+	while (*at) {
 		struct pfx_desk *d = *at;
 
-		if (d->life == c->life) {
+		/* Leases of an ended connection are told from others; those of a lost device are
+		 * not, until they are asked about. */
+		if (d->life == c->life || (d->life ? c->leases.n_lost != 0 : held)) {
 			at = &d->next;
 			continue;
 		}
@@ -92,7 +102,7 @@ int pfx_desk_map(struct pfx_client *c, const struct proto_open_rep *rep, int fd,
 	struct pfx_desk *d;
 	int r;
 
-	drop_old(c);
+	pfx_desks_let_go(c);
 	for (d = c->desks; d; d = d->next) {
 		if (d->life != c->life || d->group != rep->group)
 			continue;
@@ -119,10 +129,16 @@ int pfx_desk_map(struct pfx_client *c, const struct proto_open_rep *rep, int fd,
 	return 0;
 }
 
+/* It was let go of, and the pool is not to be written. */
+static bool gone(const struct pfx_namespace *ns)
+{
+	return ns && ns->map == 1 && ns->info.n_write > 0;
+}
+
 void *pfx_write_slot(const pfx_namespace *ns, uint32_t slot)
 {
 	if (!ns || !ns->desk)
-		return pfx_slot(ns, slot);
+		return gone(ns) ? NULL : pfx_slot(ns, slot);
 	if (!ns->desk->base || slot >= ns->desk->n_places)
 		return NULL;
 	return ns->desk->base + (size_t)slot * ns->info.slot_stride;
@@ -131,7 +147,7 @@ void *pfx_write_slot(const pfx_namespace *ns, uint32_t slot)
 uint64_t pfx_write_address(const pfx_namespace *ns, uint32_t slot)
 {
 	if (!ns || !ns->desk)
-		return pfx_slot_address(ns, slot);
+		return gone(ns) ? 0 : pfx_slot_address(ns, slot);
 	if (!ns->desk->address || slot >= ns->desk->n_places)
 		return 0;
 	return ns->desk->address + slot * ns->info.slot_stride;

@@ -1,10 +1,11 @@
 /*
  * namespace.c - opening namespaces, mapping pools, slots.
  *
- * What it guarantees.  A memory is mapped once for each protection and stays mapped until the end
- * of the client, so that a pointer from pfx_slot never dangles, whatever the daemon does; a daemon
- * that was restarted and kept its memory is met with the mapping that is there.  The same memory is
- * what has the same name and is the same file: neither is believed alone.  Sizes are checked
+ * What it guarantees.  A memory is mapped once for each protection.  This machine's stays mapped
+ * until the end of the client, so that a pointer from pfx_slot never dangles, whatever the daemon
+ * does; a GPU's as well, unless the GPU is lost: then until the caller holds no lease any more.  A
+ * daemon that was restarted and kept its memory is met with the mapping that is there.  The same
+ * memory is what has the same name and is the same file: neither is believed alone.  Sizes are checked
  * against each other and against the descriptor's real length before anything is mapped: an access
  * inside a slot cannot run past the end of the memory.
  *
@@ -133,7 +134,7 @@ static struct pfx_pool *pool_find(struct pfx_client *c, const struct proto_open_
 {
 	*ret_tag = 0;
 	for (struct pfx_pool *p = c->pools; p; p = p->next) {
-		if (!is_memory(c, p, rep, fds))
+		if (p->lost || !is_memory(c, p, rep, fds))
 			continue;
 		*ret_tag = p->tag;
 		if (p->map == map)
@@ -314,36 +315,39 @@ static const char *bad_geometry(const struct pfx_namespace *ns, const struct pro
 	return NULL;
 }
 
+/*
+ * A GPU's memory that was lost: until all who map it let go of it there may be none for the next
+ * pool, so this waits for no OPEN.  A lease may still be read through, so it stays while one is
+ * held; without one no slot of it means anything to the caller, and pfx_slot_address names none.
+ */
+void pfx_let_go(struct pfx_client *c)
+{
+	struct pfx_pool **at = &c->pools, *p;
+
+	pfx_desks_let_go(c);
+	if (pfx_lease_any(c))
+		return;
+	while ((p = *at)) {
+		if (!p->lost || !p->address) {
+			at = &p->next;
+			continue;
+		}
+		for (struct pfx_namespace *ns = c->namespaces; ns; ns = ns->next)
+			if (ns->pool == p)
+				ns->pool = NULL;
+		*at = p->next;
+		pool_free(p, false);
+	}
+}
+
 void pfx_group_lost(struct pfx_client *c, uint64_t group)
 {
 	for (struct pfx_namespace *ns = c->namespaces; ns; ns = ns->next)
 		ns->stale |= ns->life == c->life && ns->info.group == group;
 	for (struct pfx_pool *p = c->pools; p; p = p->next)
 		p->lost |= p->life == c->life && p->group == group;
-}
-
-/*
- * A GPU's memory that was lost: until all who map it let go of it there may be none for the next
- * pool.  A lease may still be read through, so it stays while one is held.
- */
-static void let_go(struct pfx_client *c)
-{
-	struct pfx_pool **at = &c->pools, *p;
-
-	if (pfx_lease_any(c))
-		return;
-	while ((p = *at)) {
-		const struct pfx_namespace *ns = c->namespaces;
-
-		while (ns && ns->pool != p)
-			ns = ns->next;
-		if (ns || !p->lost || !p->address) {
-			at = &p->next;
-			continue;
-		}
-		*at = p->next;
-		pool_free(p, false);
-	}
+	pfx_desks_lost(c, group);
+	pfx_let_go(c);
 }
 
 static int take_open(struct pfx_client *c, struct pfx_namespace *ns,
@@ -376,7 +380,7 @@ static int take_open(struct pfx_client *c, struct pfx_namespace *ns,
 	ns->desk = desk;
 	ns->life = c->life;
 	ns->stale = false;
-	let_go(c);
+	pfx_let_go(c);
 	ns->info = (pfx_namespace_info){
 		.struct_size = sizeof(ns->info),
 		.id = rep->ns,

@@ -153,23 +153,19 @@ int pfx_commit(pfx_namespace *ns, uint64_t lease, uint32_t n, const void *checks
 
 /* ---- RELEASE, REPORT ------------------------------------------------------------------------- */
 
-int pfx_release_after(pfx_namespace *ns, uint64_t lease, uint32_t flags, uint32_t next_use_ms,
-		      uint32_t word, uint64_t value, uint32_t deadline_ms, pfx_release_result *ret)
+static int release(struct pfx_namespace *ns, uint64_t lease, uint32_t flags, uint32_t next_use_ms,
+		   struct after after, pfx_release_result *ret)
 {
-	struct pfx_client *c = ns ? ns->client : NULL;
+	struct pfx_client *c = ns->client;
 	pfx_release_result out = { .struct_size = sizeof(out) };
+	const uint32_t word = after.word;
 	struct proto_release_req req;
 	struct proto_release_rep rep;
 	struct pfx_lease *l;
 	struct pfx_frame f;
 	const char *bad;
-	int r = pfx_begin(c, deadline_ms);
+	int r = pfx_lease_use(c, ns, lease, true, &l);
 
-	if (r)
-		return r;
-	if (ret && !pfx_struct_ok(ret))
-		return pfx_fail(c, PFX_ARGUMENT, "ret's struct_size is missing");
-	r = pfx_lease_use(c, ns, lease, true, &l);
 	if (r) {
 		/* What its connection took along is given back by QUIESCED, when all is done with;
 		 * of what waited for a word of that connection nobody knows whether it is. */
@@ -180,7 +176,8 @@ int pfx_release_after(pfx_namespace *ns, uint64_t lease, uint32_t flags, uint32_
 	r = pfx_word_check(c, word);
 	if (r)
 		return r;
-	req = (struct proto_release_req){ pfx_op_id(c), l->wire, flags, next_use_ms, word, value };
+	req = (struct proto_release_req){ pfx_op_id(c), l->wire, flags,
+					  next_use_ms,  word,    after.value };
 	r = pfx_request(c, PROTO_OP_RELEASE, &req, &f);
 	l = pfx_lease_find(c, lease);
 	/* Gone with an answer, and also without one: the request is on its way, to be obeyed.  But
@@ -207,6 +204,21 @@ int pfx_release_after(pfx_namespace *ns, uint64_t lease, uint32_t flags, uint32_
 		pfx_struct_out(ret, &out, sizeof(out));
 	}
 	return 0;
+}
+
+int pfx_release_after(pfx_namespace *ns, uint64_t lease, uint32_t flags, uint32_t next_use_ms,
+		      uint32_t word, uint64_t value, uint32_t deadline_ms, pfx_release_result *ret)
+{
+	struct pfx_client *c = ns ? ns->client : NULL;
+	int r = pfx_begin(c, deadline_ms);
+
+	if (r)
+		return r;
+	if (ret && !pfx_struct_ok(ret))
+		return pfx_fail(c, PFX_ARGUMENT, "ret's struct_size is missing");
+	r = release(ns, lease, flags, next_use_ms, (struct after){ word, value }, ret);
+	pfx_let_go(c);
+	return r;
 }
 
 int pfx_release(pfx_namespace *ns, uint64_t lease, uint32_t flags, uint32_t next_use_ms,

@@ -4,14 +4,18 @@
  *     F50  a copy fails, and nothing else does: the block's move fails, its reader gets an error,
  *          and the error is counted by its class
  *     F51  a fault that stays: the pool is gone, workers are told, the daemon lives, and where the
- *          driver lets it, it opens the device again and goes on
+ *          driver lets it, it opens the device again and goes on; what workers mapped of it goes
+ *          with their last lease, and what they write afterwards is written in other memory
  *     F52  bytes that are not what their writer committed are not served from the tier below
  *     F53  a block whose copy down is under way is not given away before that has ended
  *
  * The daemon runs with --device cuda and a plan of faults in LOOKALIKE; workers are this process,
  * which maps and moves through the same driver, without faults.
  */
+#include "clients/c/prefixd.h"
 #include "clients/c/prefixd_load.h"
+#include "clients/c/prefixd_words.h"
+#include "tests/driver/census.h"
 #include "tests/e2e/http_client.h"
 #include "tests/e2e/mover.h"
 #include "tests/lib/run.h"
@@ -31,8 +35,13 @@ enum {
 	LONG_MS = 10000
 };
 
+/* The first copy of a load after four puts into memory to write in, each of which is copied there
+ * to its slot, from it to be summed, and down. */
+#define STAGED_LOAD "13"
+
 static pfx_client *client;
 static pfx_namespace *ns;
+static const char *pool_write = "direct";
 
 /*
  * A daemon with `slots` and a host tier, and `plan` for its driver; then a worker, for whose driver
@@ -47,7 +56,8 @@ static void start(const char *plan, const char *slots, const char *write)
 	snprintf(http_path, sizeof(http_path), "%s/http.sock", d.dir);
 	snprintf(address, sizeof(address), "unix://%s", http_path);
 	START("--pool-blocks", slots, "--host-blocks", "16", "--write", write, "--watermark", "0",
-	      "--prefill-rate", "1", "--http", address, "--keep", "holder");
+	      "--prefill-rate", "1", "--http", address, "--keep", "holder", "--pool-write",
+	      pool_write);
 	ck_assert_int_eq(setenv("LOOKALIKE", "poison=1", 1), 0);
 	client = e2e_connect(&d);
 	ns = e2e_open(client, "m", BYTES);
@@ -287,6 +297,178 @@ START_TEST(f51_device_comes_back)
 }
 END_TEST
 
+/* ---- F51: what workers hold of it ------------------------------------------------------------ */
+
+/* How many slabs of the daemon's this process has mapped. */
+static uint32_t mapped(void)
+{
+	struct lookalike_census c = { 0 };
+
+	ck_assert(lookalike_census(&c));
+	ck_assert_uint_eq(c.n_broken, 0);
+	return c.n_mappings;
+}
+
+/* A reservation that is filled, and not committed yet. */
+static uint64_t begin_block(uint32_t id, uint64_t *ret_address)
+{
+	pfx_reserve_result r = { .struct_size = sizeof(r) };
+	pfx_match_result m;
+	uint8_t block[BYTES];
+
+	good(match_as(id, 0, &m));
+	good(pfx_reserve(ns, m.lease, 1, LONG_MS, &r));
+	ck_assert_uint_eq(r.n, 1);
+	fill(id, block);
+	mover_write(ns, r.runs[0].start, block, BYTES);
+	*ret_address = pfx_write_address(ns, r.runs[0].start);
+	ck_assert_uint_ne(*ret_address, 0);
+	return m.lease;
+}
+
+/*
+ * Memory to write in is lost with the pool.  What is stored afterwards is written in what the next
+ * OPEN brings, though somebody still holds a place of the old one.
+ */
+START_TEST(f51_written_elsewhere)
+{
+	uint64_t held, before, after, other;
+	uint32_t n;
+
+	pool_write = "staged";
+	start("poison=1,fail=copy_batch:1-:1+copy:" STAGED_LOAD ":999", "2", "through");
+	for (uint32_t id = 1; id <= 4; id++) {
+		put(id);
+		wait_stored_below(id);
+	}
+	held = begin_block(20, &before);
+	n = mapped();
+	ck_assert_uint_eq(load(1, NULL), 0); /* the device is lost */
+	wait_value("prefixd_device_opened_again_total", 1);
+	wait_value("prefixd_copy_operations_total{op=\"pool_again\",result=\"done\"}", 1);
+	other = begin_block(21, &after);
+	ck_assert_uint_ne(after, before);
+	ck_assert_uint_eq(mapped(), 2 * n);
+	(void)pfx_release(ns, other, 0, 0, LONG_MS, NULL);
+	put(5);
+	ck_assert_uint_eq(load(5, NULL), 1);
+	ck_assert_uint_eq(mapped(), 2 * n); /* a stream may still write for the held one */
+	ck_assert_int_eq(pfx_release(ns, held, 0, 0, LONG_MS, NULL), PFX_DEVICE_LOST);
+	ck_assert_uint_eq(mapped(), n);
+	for (uint32_t id = 1; id <= 5; id++)
+		ck_assert_uint_eq(load(id, NULL), 1);
+	ck_assert(http_value("prefixd_copy_corrupt_total") == 0);
+	expect_clean();
+	stop();
+}
+END_TEST
+
+/*
+ * The daemon finds no memory before all have let go of what was lost, so nobody waits for his OPEN
+ * with that: it goes when the loss is heard, or with the last lease.
+ */
+static void lose_for_good(void)
+{
+	pool_write = "staged";
+	start("poison=1,op=copy:" STAGED_LOAD ":700", "3", "through");
+	for (uint32_t id = 1; id <= 4; id++) {
+		put(id);
+		wait_stored_below(id);
+	}
+}
+
+/* The same namespace, once more: two of the client's share the mappings. */
+static pfx_namespace *open_words(void)
+{
+	const pfx_namespace_options o = {
+		.struct_size = sizeof(o),
+		.key_mode = PFX_KEYS_TOKENS,
+		.flags = PFX_NS_OPAQUE | PFX_NS_WORDS,
+		.model = "m",
+		.revision = "r1",
+		.dtype = "float16",
+		.layers = 1,
+		.kv_heads = 1,
+		.head_dim = 64,
+		.block_tokens = TOKENS,
+		.block_bytes = BYTES,
+		.layout = "opaque",
+		.tp_size = 1,
+		.engine = "test/1",
+		.map = 1,
+	};
+	pfx_namespace *again = NULL;
+
+	good(pfx_open(client, &o, &again));
+	return again;
+}
+
+START_TEST(f51_let_go_when_heard)
+{
+	lose_for_good();
+	ck_assert_uint_gt(mapped(), 0);
+	ck_assert_uint_eq(load(1, NULL), 0);
+	wait_value("prefixd_device_lost", 1);
+	good(pfx_ping(client, 0));
+	ck_assert_uint_eq(mapped(), 0);
+	ck_assert_uint_eq(pfx_slot_address(ns, 0), 0);
+	ck_assert_uint_eq(pfx_write_address(ns, 0), 0);
+	ck_assert_int_eq(pfx_slot_stale(ns, 0, UINT64_MAX), 1);
+	stop();
+}
+END_TEST
+
+START_TEST(f51_let_go_with_the_last_lease)
+{
+	pfx_match_result m;
+	uint64_t held[2], at;
+	uint32_t n;
+
+	lose_for_good();
+	ns = open_words();
+	held[0] = begin_block(20, &at);
+	held[1] = begin_block(21, &at);
+	n = mapped();
+	ck_assert_uint_eq(load(1, NULL), 0);
+	wait_value("prefixd_device_lost", 1);
+	ck_assert_int_eq(match_as(1, 0, &m), PFX_DEVICE_LOST);
+	ck_assert_int_eq(pfx_release(ns, held[0], 0, 0, LONG_MS, NULL), PFX_DEVICE_LOST);
+	ck_assert_uint_eq(mapped(), n);
+	pfx_words(client, NULL)[0] = 1;
+	ck_assert_int_eq(pfx_release_after(ns, held[1], 0, 0, 1, 1, LONG_MS, NULL),
+			 PFX_DEVICE_LOST);
+	ck_assert_uint_eq(mapped(), 0);
+	stop();
+}
+END_TEST
+
+/* The same where its connection ended as well: the worker says that he is done with all of it. */
+START_TEST(f51_let_go_when_quiesced)
+{
+	uint64_t held, at;
+	uint32_t n;
+
+	lose_for_good();
+	held = begin_block(20, &at);
+	n = mapped();
+	ck_assert_uint_eq(load(1, NULL), 0);
+	wait_value("prefixd_device_lost", 1);
+	good(pfx_ping(client, 0));
+	ck_assert_int_eq(kill(d.pid, SIGUSR2), 0);
+	wait_value("prefixd_device_losses_total", 0);
+	for (int i = 0; i < 500 && http_value("prefixd_device_lost") != 0; i++)
+		e2e_sleep_ms(20);
+	put(5);
+	ck_assert_uint_eq(load(5, NULL), 1);
+	ck_assert_uint_eq(mapped(), 2 * n);
+	good(pfx_quiesced(client, NULL));
+	ck_assert_uint_eq(mapped(), n);
+	ck_assert_int_eq(pfx_release(ns, held, 0, 0, LONG_MS, NULL), PFX_UNKNOWN_LEASE);
+	expect_clean();
+	stop();
+}
+END_TEST
+
 /* ---- F52 ------------------------------------------------------------------------------------- */
 
 START_TEST(f52_bytes_that_are_not_there)
@@ -342,7 +524,13 @@ END_TEST
 int main(int argc, char **argv)
 {
 	const TTest *const f50[] = { f50_one_copy_fails, NULL };
-	const TTest *const f51[] = { f51_fault_that_stays, f51_device_comes_back, NULL };
+	const TTest *const f51[] = { f51_fault_that_stays,
+				     f51_device_comes_back,
+				     f51_written_elsewhere,
+				     f51_let_go_when_heard,
+				     f51_let_go_with_the_last_lease,
+				     f51_let_go_when_quiesced,
+				     NULL };
 	const TTest *const f52[] = { f52_bytes_that_are_not_there, NULL };
 	const TTest *const f53[] = { f53_source_is_pinned, NULL };
 	const struct shell_case cases[] = {
