@@ -173,6 +173,20 @@ class Blocks(Live):
         with self.fails(Status.ARGUMENT, "extra"):
             ns.match(OWNER, tokens=ids, extra=images[:2])
 
+    def test_flags_that_are_not_spoken_are_refused(self):
+        client = self.client()
+        client.ping()
+        sent = client._session._seq
+        for bit in (4, 8, 16, 32, 1 << 31):  # STRIPE, WINDOWS, WORDS, and what nobody knows
+            for flags in (bit, prefixd.NS_OPAQUE | bit):
+                with self.fails(Status.ARGUMENT, "flags"):
+                    client.open(kit.options(flags=flags))
+        for flags in (-1, 1 << 32, "1"):
+            with self.fails(Status.ARGUMENT, "flags"):
+                client.open(kit.options(flags=flags))
+        self.assertEqual(client._session._seq, sent, "nobody was asked")
+        client.open(kit.options())
+
     def test_a_partial_tail_is_offered_and_counted(self):
         ns = self.client().open(kit.options(model="tail"))
         ids = kit.store(ns, 5, 3)

@@ -33,6 +33,7 @@ class Lives:
         self.quiesced = []
         self.releases = 0
         self.revoked = False
+        self.status = Status.REVOKED  # of a lease that was
         self.drop_match = False
         self.lease = 10
         self.fake = Fake(self.answer, speaks=speaks)
@@ -71,9 +72,8 @@ class Lives:
         else:
             s.sendall(fake.reply(h, {}))
 
-    @staticmethod
-    def error(fake, h):
-        return fake.reply(h, {"field": "lease", "text": "old", "retry_after_us": 0}, status=Status.REVOKED)
+    def error(self, fake, h):
+        return fake.reply(h, {"field": "lease", "text": "old", "retry_after_us": 0}, status=self.status)
 
     def client(self, test):
         client = prefixd.Client(self.fake.path, deadline=5)
@@ -186,20 +186,31 @@ class Scripted(unittest.TestCase):
         self.assertEqual(len(lives.quiesced), 1)
 
     def test_revoked_and_not_done(self):
+        for status in (Status.REVOKED, Status.DEVICE_LOST):
+            with self.subTest(status.name):
+                self.revoked_and_not_done(status)
+
+    def revoked_and_not_done(self, status):
         lives = Lives(self)
+        lives.status = status
         client, ns = lives.client(self)
         lost = ns.match(OWNER, tokens=[])
         lives.told = 2
         lose(ns)
         lease = ns.match(OWNER, tokens=[])
-        self.assertEqual(status_of(lambda: lease.reserve(1)), Status.REVOKED)
+        self.assertEqual(status_of(lambda: lease.reserve(1)), status)
         self.assertEqual(status_of(lost.release), Status.UNKNOWN_LEASE)
         client.ping()
         self.assertEqual(lives.quiesced, [], "who was told that may be writing still")
         lives.revoked = True
-        self.assertEqual(status_of(lease.release), Status.REVOKED)
+        self.assertEqual(status_of(lease.release), status)
+        self.assertTrue(lease.ended)
         client.ping()
         self.assertEqual(len(lives.quiesced), 1)
+        del lease  # without a word, and without a second RELEASE
+        gc.collect()
+        client.ping()
+        self.assertEqual(lives.releases, 1)
 
     def test_clients_of_one_process_are_strangers(self):
         lives = Lives(self)

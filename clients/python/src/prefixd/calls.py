@@ -543,7 +543,7 @@ class LeaseCore:
     def _failed(self, call: Call, error: BaseException, changed: bool) -> None:
         if isinstance(error, PrefixdError) and error.status == Status.UNKNOWN_LEASE:
             self._done()
-        elif isinstance(error, PrefixdError) and error.status == Status.REVOKED:
+        elif isinstance(error, PrefixdError) and error.status in (Status.REVOKED, Status.DEVICE_LOST):
             self._session.unsettled(self._wire)
         elif changed or call.doubt:
             self._doubt()
@@ -739,7 +739,7 @@ class LeaseCore:
         except BaseException as error:
             # Without an answer the request is on its way, to be obeyed.
             status = error.status if isinstance(error, PrefixdError) else None
-            known = status in (Status.UNKNOWN_LEASE, Status.REVOKED)
+            known = status in (Status.UNKNOWN_LEASE, Status.REVOKED, Status.DEVICE_LOST)
             if known or call.doubt:
                 self._done()
             if status == Status.REVOKED:

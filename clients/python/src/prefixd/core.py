@@ -31,7 +31,7 @@ from . import wire
 from .errors import PrefixdError, Status
 from .link import MAX_FDS, Link
 from .pool import Pool, desk_of
-from .values import Change, ChangeKind, QuiescedResult, Removal, Tier, code
+from .values import NS_EXTRA, NS_OPAQUE, Change, ChangeKind, QuiescedResult, Removal, Tier, code
 from .values import NamespaceOptions as NamespaceOptions
 from .values import Owner as Owner
 
@@ -711,6 +711,10 @@ class Session:
             raise PrefixdError(Status.ARGUMENT, f'{ns.mapped!r} is none of "rw", "ro", "no"', "map")
         if not isinstance(ns.options, NamespaceOptions):
             raise PrefixdError(Status.ARGUMENT, "NamespaceOptions are needed", "options")
+        if isinstance(ns.options.flags, int) and ns.options.flags & ~(NS_OPAQUE | NS_EXTRA):
+            # STRIPE, WINDOWS, WORDS change what replies mean and what is passed along: not spoken here.
+            text = f"they are {ns.options.flags:#x}; this client speaks NS_OPAQUE and NS_EXTRA"
+            raise PrefixdError(Status.ARGUMENT, text, "flags")
         wire.request_body("OPEN").encode(vars(ns.options))  # names what does not fit, before all else
         yield from self.ready(call, ns)
 

@@ -97,7 +97,8 @@ class NamespaceOptions:
     Only the last two have a default: how blocks lie below the pool ("none", "int8", "fp8"; "": as the
     daemon was told to), and the layers that stay exact all the same ("0-1,31").
 
-    `flags`: NS_OPAQUE, NS_EXTRA.  `block_bytes`: K and V of all layers of one block, of this rank.
+    `flags`: NS_OPAQUE, NS_EXTRA, no others (ARGUMENT).  `block_bytes`: K and V of all layers of one block,
+    of this rank.
     The daemon judges the values, not this class: a wrong one is BAD_NAMESPACE with its name.
     """
 
