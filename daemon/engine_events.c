@@ -234,6 +234,14 @@ void prefixd_events_ready(struct prefixd_engine *e, struct prefixd_session *s)
 
 /* ---- the stream ------------------------------------------------------------------------------ */
 
+static bool has_opened(const struct prefixd_session *s, uint32_t ns)
+{
+	for (uint32_t i = 0; i < s->n_ns; i++)
+		if (s->ns[i].ns->id == ns)
+			return true;
+	return false;
+}
+
 static bool visible(const struct prefixd_engine *e, const struct prefixd_subscriber *sub,
 		    const struct radix_change *c)
 {
@@ -243,7 +251,7 @@ static bool visible(const struct prefixd_engine *e, const struct prefixd_subscri
 		return false;
 	if (s->peer.admin)
 		return true;
-	return prefixd_session_ns(e, s, c->ns) &&
+	return has_opened(s, c->ns) &&
 	       (c->kind == RADIX_CHANGE_CLEARED || prefixd_session_may(e, s, c->tenant));
 }
 

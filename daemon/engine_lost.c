@@ -125,7 +125,7 @@ static bool is_told(const struct prefixd_session *s, const struct prefixd_group 
 	if (s->state != PREFIXD_SESSION_READY || s->version < 3)
 		return false;
 	for (uint32_t i = 0; i < s->n_ns; i++)
-		if (s->ns[i].ns->group == g)
+		if (s->ns[i].ns->group == g && !s->ns[i].closed)
 			return true;
 	return false;
 }
@@ -254,7 +254,8 @@ void prefixd_lost_settle(struct prefixd_engine *e)
 
 /*
  * Whoever had it mapped has the memory that is gone: his namespaces are not open any more, so that
- * no slot of the new memory is named to him before he has that.
+ * no slot of the new memory is named to him before he has that.  A subscriber hears on: of what
+ * went with the memory, and of what is stored in the new one.
  */
 static void close_namespaces(struct prefixd_engine *e, const struct prefixd_group *g)
 {
@@ -266,8 +267,9 @@ static void close_namespaces(struct prefixd_engine *e, const struct prefixd_grou
 		for (uint32_t k = 0; k < s->n_ns; k++) {
 			struct prefixd_namespace *ns = s->ns[k].ns;
 
-			if (ns->group != g) {
-				s->ns[n++] = s->ns[k];
+			if (ns->group != g || s->subscriber) {
+				s->ns[n] = s->ns[k];
+				s->ns[n++].closed = s->ns[k].closed || ns->group == g;
 				continue;
 			}
 			ns->n_sessions--;

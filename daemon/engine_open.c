@@ -19,7 +19,7 @@ struct prefixd_namespace *prefixd_session_ns(const struct prefixd_engine *e,
 					     const struct prefixd_session *s, uint32_t id)
 {
 	for (uint32_t i = 0; i < s->n_ns; i++)
-		if (s->ns[i].ns->id == id)
+		if (s->ns[i].ns->id == id && !s->ns[i].closed)
 			return s->ns[i].ns;
 	if (!s->peer.admin)
 		return NULL;
@@ -474,10 +474,11 @@ static void session_add(struct prefixd_session *s, struct prefixd_namespace *ns,
 	for (uint32_t i = 0; i < s->n_ns; i++) {
 		if (s->ns[i].ns == ns) {
 			s->ns[i].windowed = s->ns[i].windowed || windowed;
+			s->ns[i].closed = false;
 			return;
 		}
 	}
-	s->ns[s->n_ns++] = (struct prefixd_opened){ ns, windowed };
+	s->ns[s->n_ns++] = (struct prefixd_opened){ ns, windowed, false };
 	ns->refs++;
 	ns->n_sessions++;
 }

@@ -70,6 +70,8 @@ enum prefixd_guard {
 struct prefixd_opened {
 	struct prefixd_namespace *ns;
 	bool windowed; /* it is read through its window, if it has one */
+	/* Its pool's memory was lost since: of a subscriber, who goes on hearing of it. */
+	bool closed;
 };
 
 struct prefixd_session {

@@ -2,7 +2,7 @@
  * events.c - SUBSCRIBE, and the events that follow.
  *
  * What it guarantees.  Events come in the order of their numbers, each once.  A frame that is not
- * of the stream ends the connection.
+ * of the stream ends the connection, but for LOST, which belongs to no request.
  *
  * What it relies on.  The last frame stays in the wire's buffer until the next is received, and a
  * client that subscribed receives nothing but here.
@@ -50,8 +50,11 @@ static int next_frame(struct pfx_client *c)
 	struct proto_changes m;
 	struct pfx_frame f;
 	const char *bad;
-	int r = pfx_wire_receive(&c->wire, c->call_deadline_ns, &f);
+	int r;
 
+	do {
+		r = pfx_wire_receive(&c->wire, c->call_deadline_ns, &f);
+	} while (r == 0 && pfx_hears_of_loss(c, &f));
 	if (r == PFX_DEADLINE)
 		return pfx_fail(c, r, "no event came before the deadline");
 	if (r) {

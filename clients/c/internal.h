@@ -205,6 +205,8 @@ int pfx_request(struct pfx_client *c, uint16_t op, const void *msg, struct pfx_f
 int pfx_event(struct pfx_client *c, struct pfx_frame *ret_frame);
 /* Takes frames until the lease's load has ended.  Return: as pfx_request. */
 int pfx_event_of_load(struct pfx_client *c, uint64_t handle);
+/* True: LOST; a pool of this life is gone, and its namespaces are opened again when used next. */
+bool pfx_hears_of_loss(struct pfx_client *c, const struct pfx_frame *f);
 /* A reply that does not decode: drops the connection.  Return: PFX_PROTOCOL. */
 int pfx_bad_reply(struct pfx_client *c, uint16_t op, const char *field);
 /* PFX_LOST as the caller sees it: PFX_GONE, and pfx_error() says how it went. */
@@ -222,27 +224,6 @@ void pfx_drop(struct pfx_client *c);
 struct proto_id pfx_op_id(struct pfx_client *c);
 /* What is left of the call's time, for the daemon: a little less, so that its answer is in time. */
 uint32_t pfx_deadline_us(const struct pfx_client *c);
-
-/* ---- namespace.c ----------------------------------------------------------------------------- */
-
-/* LOST: the namespaces of that group are opened again, and map anew, when they are used. */
-void pfx_group_lost(struct pfx_client *c, uint64_t group);
-/* What is mapped of lost devices goes once no lease is held: after LOST, and when leases end. */
-void pfx_let_go(struct pfx_client *c);
-/* Sends OPEN again when the namespace is of an earlier life, or lost.  Return: as pfx_request. */
-int pfx_namespace_ensure(struct pfx_client *c, struct pfx_namespace *ns);
-void pfx_namespace_deinit_all(struct pfx_client *c);
-
-/* ---- desk.c ---------------------------------------------------------------------------------- */
-
-/* What the reply says of memory to write in, mapped.  Return: 0, or a public status. */
-int pfx_desk_map(struct pfx_client *c, const struct proto_open_rep *rep, int fd,
-		 struct pfx_desk **ret_desk);
-/* Those of a group whose device is lost are written in no more: the next OPEN brings others. */
-void pfx_desks_lost(struct pfx_client *c, uint64_t group);
-/* Those of ended connections and lost devices go, once nobody can be writing in them. */
-void pfx_desks_let_go(struct pfx_client *c);
-void pfx_desks_free(struct pfx_client *c, bool child);
 
 /* ---- words.c --------------------------------------------------------------------------------- */
 

@@ -5,9 +5,9 @@
  * until the end of the client, so that a pointer from pfx_slot never dangles, whatever the daemon
  * does; a GPU's as well, unless the GPU is lost: then until the caller holds no lease any more.  A
  * daemon that was restarted and kept its memory is met with the mapping that is there.  The same
- * memory is what has the same name and is the same file: neither is believed alone.  Sizes are checked
- * against each other and against the descriptor's real length before anything is mapped: an access
- * inside a slot cannot run past the end of the memory.
+ * memory is what has the same name and is the same file: neither is believed alone.  Sizes are
+ * checked against each other and against the descriptor's real length before anything is mapped:
+ * an access inside a slot cannot run past the end of the memory.
  *
  * What it relies on.  Pools are sealed against shrinking by the daemon.
  */

@@ -68,5 +68,28 @@ struct pfx_namespace {
 	pfx_namespace_info info;
 };
 
-/* kernels.c: the namespace's caches end, while its pool is mapped. */
+/* ---- namespace.c ----------------------------------------------------------------------------- */
+
+/* LOST: the namespaces of that group are opened again, and map anew, when they are used. */
+void pfx_group_lost(struct pfx_client *c, uint64_t group);
+/* What is mapped of lost devices goes once no lease is held: after LOST, and when leases end. */
+void pfx_let_go(struct pfx_client *c);
+/* Sends OPEN again when the namespace is of an earlier life, or lost.  Return: as pfx_request. */
+int pfx_namespace_ensure(struct pfx_client *c, struct pfx_namespace *ns);
+void pfx_namespace_deinit_all(struct pfx_client *c);
+
+/* ---- desk.c ---------------------------------------------------------------------------------- */
+
+/* What the reply says of memory to write in, mapped.  Return: 0, or a public status. */
+int pfx_desk_map(struct pfx_client *c, const struct proto_open_rep *rep, int fd,
+		 struct pfx_desk **ret_desk);
+/* Those of a group whose device is lost are written in no more: the next OPEN brings others. */
+void pfx_desks_lost(struct pfx_client *c, uint64_t group);
+/* Those of ended connections and lost devices go, once nobody can be writing in them. */
+void pfx_desks_let_go(struct pfx_client *c);
+void pfx_desks_free(struct pfx_client *c, bool child);
+
+/* ---- kernels.c ------------------------------------------------------------------------------- */
+
+/* The namespace's caches end, while its pool is mapped. */
 void pfx_caches_free(struct pfx_namespace *ns, bool child);

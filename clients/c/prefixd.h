@@ -149,8 +149,8 @@ PFX_API int pfx_namespace_get(const pfx_namespace *ns, pfx_namespace_info *ret_i
  * Of a GPU's memory this says nothing: prefixd_device.h. */
 PFX_API void *pfx_slot(const pfx_namespace *ns, uint32_t slot);
 /* The same of a slot that pfx_reserve named, to write in.  Where the daemon has workers write in
- * memory of their own (n_write), it lies there, and is reused once pfx_commit has answered; when its
- * connection has ended it stays good until the leases of that connection are released. */
+ * memory of their own (n_write), it lies there, and is reused once pfx_commit has answered; when
+ * its connection has ended it stays good until the leases of that connection are released. */
 PFX_API void *pfx_write_slot(const pfx_namespace *ns, uint32_t slot);
 /* 1 when `slot` was reused after the answer that carried `reuse`, or that cannot be told, as of
  * another pool's slots: what was read is not to be used.  Ask after reading what no lease holds. */

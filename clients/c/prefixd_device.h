@@ -26,9 +26,9 @@ enum {
 PFX_API int pfx_pool_device(const pfx_namespace *ns, uint8_t ret_uuid[16]);
 /* Address of a slot on the device, as kernels and copies take it; 0 when not mapped, out of range,
  * or not on a device.  Good until pfx_close, but of a device that was lost (PFX_DEVICE_LOST) only
- * while a lease of the client is held: with the last one the memory is unmapped, since the daemon may
- * find none before.  So release a lease when no kernel or copy reads or writes there any more, and
- * hold one while any does. */
+ * while a lease of the client is held: with the last one the memory is unmapped, since the daemon
+ * may find none before.  So release a lease when no kernel or copy reads or writes there any more,
+ * and hold one while any does. */
 PFX_API uint64_t pfx_slot_address(const pfx_namespace *ns, uint32_t slot);
 /* The same of pfx_write_slot(), which is good as long and no longer. */
 PFX_API uint64_t pfx_write_address(const pfx_namespace *ns, uint32_t slot);

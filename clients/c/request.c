@@ -292,8 +292,7 @@ static int send_request(struct pfx_client *c, uint16_t op, const void *msg)
 	return r ? broken(c, op, r) : 0;
 }
 
-/* True: a pool of this life is lost; its namespaces are opened again when they are used next. */
-static bool hears_of_loss(struct pfx_client *c, const struct pfx_frame *f)
+bool pfx_hears_of_loss(struct pfx_client *c, const struct pfx_frame *f)
 {
 	if (f->h.op != PROTO_OP_LOST || f->h.status != PROTO_STATUS_DEVICE_LOST ||
 	    f->h.version < 3 || !proto_id_equal(&f->h.boot, &c->boot))
@@ -313,7 +312,7 @@ static int receive_any(struct pfx_client *c, uint16_t asked, struct pfx_frame *r
 
 	do {
 		r = pfx_wire_receive(&c->wire, c->call_deadline_ns, ret_frame);
-	} while (r == 0 && hears_of_loss(c, ret_frame));
+	} while (r == 0 && pfx_hears_of_loss(c, ret_frame));
 	if (r)
 		return broken(c, asked, r);
 	if (asked != PROTO_OP_HELLO && !proto_id_equal(&ret_frame->h.boot, &c->boot)) {

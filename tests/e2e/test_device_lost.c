@@ -13,6 +13,7 @@
  * which maps and moves through the same driver, without faults.
  */
 #include "clients/c/prefixd.h"
+#include "clients/c/prefixd_events.h"
 #include "clients/c/prefixd_load.h"
 #include "clients/c/prefixd_words.h"
 #include "tests/driver/census.h"
@@ -213,6 +214,19 @@ static char *ready_text(int *ret_status)
 	return text;
 }
 
+/* Another process in its place, ready once it has the device; in between nobody answers. */
+static void upgrade(void)
+{
+	int status = 0;
+
+	ck_assert_int_eq(kill(d.pid, SIGUSR2), 0);
+	for (int i = 0; i < 500 && status != 200; i++) {
+		e2e_sleep_ms(20);
+		free(ready_text(&status));
+	}
+	ck_assert_int_eq(status, 200);
+}
+
 static void expect_log(const char *text)
 {
 	char *log = e2e_daemon_log(&d);
@@ -253,10 +267,7 @@ START_TEST(f51_fault_that_stays)
 	expect_log("cannot be opened again");
 	expect_clean();
 	/* A process of its own is rid of it. */
-	ck_assert_int_eq(kill(d.pid, SIGUSR2), 0);
-	wait_value("prefixd_device_losses_total", 0);
-	for (int i = 0; i < 500 && http_value("prefixd_device_lost") != 0; i++)
-		e2e_sleep_ms(20);
+	upgrade();
 	ck_assert(http_value("prefixd_device_lost") == 0);
 	ck_assert_uint_eq(load(1, NULL), 1);
 	ck_assert_uint_eq(load(2, NULL), 1);
@@ -264,13 +275,56 @@ START_TEST(f51_fault_that_stays)
 }
 END_TEST
 
+/* The namespace of all tests here, as somebody else opens it. */
+static pfx_namespace *open_again(pfx_client *c, uint32_t flags, int map)
+{
+	const pfx_namespace_options o = {
+		.struct_size = sizeof(o),
+		.key_mode = PFX_KEYS_TOKENS,
+		.flags = PFX_NS_OPAQUE | flags,
+		.model = "m",
+		.revision = "r1",
+		.dtype = "float16",
+		.layers = 1,
+		.kv_heads = 1,
+		.head_dim = 64,
+		.block_tokens = TOKENS,
+		.block_bytes = BYTES,
+		.layout = "opaque",
+		.tp_size = 1,
+		.engine = "test/1",
+		.map = map,
+	};
+	pfx_namespace *again = NULL;
+
+	ck_assert_int_eq(pfx_open(c, &o, &again), PFX_OK);
+	return again;
+}
+
+/* Takes what the stream has until `kind` comes; a loss is no event, and does not end it. */
+static void expect_event(pfx_client *listener, int kind)
+{
+	pfx_change e = { .struct_size = sizeof(e) };
+
+	do {
+		int r = pfx_next_event(listener, LONG_MS, &e);
+
+		ck_assert_msg(r == PFX_OK, "%s: %s", pfx_status_to_string(r), pfx_error(listener));
+	} while (e.kind != kind);
+}
+
 /* One that goes with the device: it is opened again at once. */
 START_TEST(f51_device_comes_back)
 {
 	pfx_namespace_info before = { .struct_size = sizeof(before) }, after = before;
+	pfx_change event = { .struct_size = sizeof(event) };
+	pfx_client *listener;
 	pfx_match_result held;
 
 	start("poison=1,fail=copy_batch:1-:1+copy:5:999", "2", "through");
+	listener = e2e_connect(&d);
+	(void)open_again(listener, 0, 0);
+	ck_assert_int_eq(pfx_subscribe(listener, NULL, 0, NULL, 0, NULL), PFX_OK);
 	for (uint32_t id = 1; id <= 4; id++) {
 		put(id);
 		wait_stored_below(id);
@@ -289,7 +343,11 @@ START_TEST(f51_device_comes_back)
 		ck_assert_uint_eq(load(id, NULL), 1);
 	ck_assert_int_eq(pfx_namespace_get(ns, &after), PFX_OK);
 	ck_assert_mem_ne(before.pool, after.pool, sizeof(after.pool));
+	while (pfx_next_event(listener, 100, &event) == PFX_OK)
+		;
 	put(5);
+	expect_event(listener, PFX_CHANGE_STORED);
+	pfx_close(listener);
 	ck_assert_uint_eq(load(5, NULL), 1);
 	expect_log("was opened again");
 	expect_clean();
@@ -377,32 +435,6 @@ static void lose_for_good(void)
 	}
 }
 
-/* The same namespace, once more: two of the client's share the mappings. */
-static pfx_namespace *open_words(void)
-{
-	const pfx_namespace_options o = {
-		.struct_size = sizeof(o),
-		.key_mode = PFX_KEYS_TOKENS,
-		.flags = PFX_NS_OPAQUE | PFX_NS_WORDS,
-		.model = "m",
-		.revision = "r1",
-		.dtype = "float16",
-		.layers = 1,
-		.kv_heads = 1,
-		.head_dim = 64,
-		.block_tokens = TOKENS,
-		.block_bytes = BYTES,
-		.layout = "opaque",
-		.tp_size = 1,
-		.engine = "test/1",
-		.map = 1,
-	};
-	pfx_namespace *again = NULL;
-
-	good(pfx_open(client, &o, &again));
-	return again;
-}
-
 START_TEST(f51_let_go_when_heard)
 {
 	lose_for_good();
@@ -425,7 +457,7 @@ START_TEST(f51_let_go_with_the_last_lease)
 	uint32_t n;
 
 	lose_for_good();
-	ns = open_words();
+	ns = open_again(client, PFX_NS_WORDS, 1); /* two of the client's share the mappings */
 	held[0] = begin_block(20, &at);
 	held[1] = begin_block(21, &at);
 	n = mapped();
@@ -454,10 +486,7 @@ START_TEST(f51_let_go_when_quiesced)
 	ck_assert_uint_eq(load(1, NULL), 0);
 	wait_value("prefixd_device_lost", 1);
 	good(pfx_ping(client, 0));
-	ck_assert_int_eq(kill(d.pid, SIGUSR2), 0);
-	wait_value("prefixd_device_losses_total", 0);
-	for (int i = 0; i < 500 && http_value("prefixd_device_lost") != 0; i++)
-		e2e_sleep_ms(20);
+	upgrade();
 	put(5);
 	ck_assert_uint_eq(load(5, NULL), 1);
 	ck_assert_uint_eq(mapped(), 2 * n);

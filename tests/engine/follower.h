@@ -26,7 +26,7 @@ struct follower {
 	uint64_t last;        /* number of the last event */
 	uint64_t revision;    /* of the last cleared */
 	uint64_t n[PROTO_CHANGE_RESYNC + 1];
-	uint64_t removed[PROTO_REMOVAL_QUOTA + 1];
+	uint64_t removed[PROTO_REMOVAL_DROPPED + 1];
 	uint64_t n_events;
 	/* Token mode: a name holds an entry and how often it was taken; no name comes twice. */
 	uint64_t taken[2 * FOLLOWER_SLOTS], most_taken;

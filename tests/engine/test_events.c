@@ -308,6 +308,62 @@ START_TEST(who_sees_what)
 }
 END_TEST
 
+static int match_as(const struct scene_place *at)
+{
+	uint32_t tokens[8];
+	struct scene_prompt p = counting(at, tokens, 0, 8);
+	struct proto_match_req m = { .has = PROTO_HAS_ALL,
+				     .ns = at->ns.ns,
+				     .salt = at->salt,
+				     .n_tokens = 8,
+				     .keys = { p.keys, 2 * at->ns.key_len } };
+	struct proto_match_rep rep;
+	int r = world_match(at->c, &m, &rep);
+
+	if (r == 0)
+		scene_release(at, rep.lease, NULL);
+	return r;
+}
+
+/*
+ * The memory of a pool is lost and made again.  Who listens hears what went with it and what comes
+ * after, though its namespaces are no more open to him than to others.
+ */
+START_TEST(a_loss_is_heard)
+{
+	struct proto_open_req a = world_open_req("a");
+	struct scene_place pa, listener;
+
+	begin(1024);
+	pa = scene_place(&w, 1, 1000, &a);
+	listener = scene_place(&w, 2, 1000, &a);
+	f.pool_of[pa.ns.ns] = 0;
+	ck_assert_int_eq(follower_begin(&f, listener.c, 0, 0, NULL), PROTO_STATUS_OK);
+	put(&pa, 0, 6);
+	follower_listen(&f);
+	ck_assert_uint_eq(follower_n(&f), 6);
+	for (uint32_t i = 1; i <= 2; i++) {
+		put(&pa, 900 * i, 2);
+		world_pool_lost(&w, 0);
+		follower_listen(&f);
+		ck_assert_uint_eq(f.removed[PROTO_REMOVAL_LOST], 6 + 2 * i);
+		ck_assert_uint_eq(follower_n(&f), 0);
+		ck_assert_uint_eq(listener.c->n_lost, 1);
+		ck_assert_int_eq(match_as(&listener), PROTO_STATUS_UNKNOWN_NAMESPACE);
+		ck_assert_int_eq(match_as(&pa), PROTO_STATUS_UNKNOWN_NAMESPACE);
+		ck_assert_int_eq(world_open(pa.c, &a, &pa.ns), PROTO_STATUS_OK);
+	}
+	put(&pa, 0, 4);
+	follower_listen(&f);
+	ck_assert_uint_eq(follower_n(&f), 4);
+	follower_check(&f, 0);
+	ck_assert_int_eq(world_open(listener.c, &a, &listener.ns), PROTO_STATUS_OK);
+	ck_assert_int_eq(match_as(&listener), PROTO_STATUS_OK);
+	ck_assert_uint_eq(f.n[PROTO_CHANGE_RESYNC], 0);
+	world_deinit(&w);
+}
+END_TEST
+
 /* ---- slow and late --------------------------------------------------------------------------- */
 
 START_TEST(slow_is_told)
@@ -522,6 +578,7 @@ int main(void)
 	scene_case(s, "stream", rebuilt);
 	scene_case(s, "T42", clear_empties);
 	scene_case(s, "stream", who_sees_what);
+	scene_case(s, "stream", a_loss_is_heard);
 	scene_case(s, "T34", slow_is_told);
 	scene_case(s, "T34", ends_while_busy);
 	scene_case(s, "stream", from_a_number);
