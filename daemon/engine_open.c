@@ -136,12 +136,6 @@ static bool check_names(struct prefixd_engine *e, struct prefixd_request *rq,
 static bool check_keys(struct prefixd_engine *e, struct prefixd_request *rq,
 		       const struct proto_open_req *m)
 {
-	uint32_t known = rq->s->version >= 3 ? PROTO_OPEN_ALL : PROTO_OPEN_ALL_1;
-
-	if (m->flags & ~known)
-		return bad(e, rq, "flags",
-			   "bits 1 (OPAQUE) and 2 (EXTRA) are known, from version 3 on also 4 "
-			   "(STRIPE), 8 (WINDOWS) and 16 (WORDS)");
 	if (m->block_tokens == 0 || m->block_tokens > (RADIX_KEY_MAX - 32) / 4)
 		return bad(e, rq, "block_tokens", "1 to 16376 tokens make a block");
 	switch (m->key_mode) {
@@ -637,6 +631,20 @@ static void open_namespace(struct prefixd_engine *e, struct prefixd_request *rq,
 	reply_open(e, rq, ns);
 }
 
+/* Bits of a later version are met here: they do not decode. */
+static void refuse_open_body(struct prefixd_engine *e, struct prefixd_request *rq,
+			     const char *field)
+{
+	if (strcmp(field, "flags") != 0)
+		prefixd_refuse_body(e, rq, field);
+	else
+		prefixd_refuse(e, rq, PROTO_STATUS_BAD_BODY, field,
+			       "'flags' is cut off, or has a bit that version %u of the protocol "
+			       "does not know: 1 (OPAQUE) and 2 (EXTRA), from version 3 on also 4 "
+			       "(STRIPE), 8 (WINDOWS) and 16 (WORDS)",
+			       rq->s->version);
+}
+
 void prefixd_op_open(struct prefixd_engine *e, struct prefixd_request *rq)
 {
 	struct prefixd_cold cold;
@@ -645,7 +653,7 @@ void prefixd_op_open(struct prefixd_engine *e, struct prefixd_request *rq)
 	uint32_t window;
 
 	if (proto_open_req_decode_as(rq->s->version, rq->body, rq->h->len, &m, &field)) {
-		prefixd_refuse_body(e, rq, field);
+		refuse_open_body(e, rq, field);
 		return;
 	}
 	if (e->draining) {

@@ -4,7 +4,7 @@
  * A namespace is opened with the flag PFX_NS_WINDOWS, and `windows` says what each layer reaches
  * back to, as "0-11:4096,12:full": layers, then tokens or "full", with commas between the groups;
  * layers that are not named attend in full.  It takes a daemon of version 3 of the protocol; others
- * answer PFX_BAD_NAMESPACE.
+ * answer PFX_BAD_BODY.  PFX_BAD_NAMESPACE: `windows` is no such text.
  *
  * Where pfx_window() is w, a match of n blocks has slots for the last min(w, n) of its path, in
  * `runs`; those before them come as one run of PFX_SLOT_NONE, first.  They count in n_device.  The

@@ -96,6 +96,7 @@ START_TEST(open_flags)
 	o.flags = PROTO_OPEN_ALL + 1;
 	ck_assert_int_eq(world_open(at.c, &o, &rep), PROTO_STATUS_BAD_BODY);
 	ck_assert_str_eq(at.c->error_field, "flags");
+	ck_assert_ptr_nonnull(strstr(at.c->error_text, "4 (STRIPE)"));
 	world_deinit(&w);
 }
 END_TEST
