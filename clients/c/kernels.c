@@ -27,6 +27,15 @@ struct pfx_cache {
 	uint64_t pieces[];
 };
 
+static int not_mapped(struct pfx_client *c, const struct pfx_namespace *ns)
+{
+	if (ns->map)
+		return pfx_fail(c, PFX_DEVICE_LOST,
+				"the pool's GPU is lost; the next call on the namespace opens it "
+				"again");
+	return pfx_fail(c, PFX_ARGUMENT, "the namespace is not mapped (map = 0)");
+}
+
 /* ---- what the caller says -------------------------------------------------------------------- */
 
 static int check_device(struct pfx_client *c, const struct pfx_namespace *ns, const uint8_t *id)
@@ -119,7 +128,7 @@ int pfx_cache_new(pfx_namespace *ns, const pfx_cache_layout *layout, pfx_cache *
 	if (!layout || !ret_cache || !pfx_struct_in(&l, sizeof(l), layout))
 		return pfx_fail(c, PFX_ARGUMENT, "layout, its struct_size or ret_cache is missing");
 	if (!ns->pool)
-		return pfx_fail(c, PFX_ARGUMENT, "the namespace is not mapped (map = 0)");
+		return not_mapped(c, ns);
 	r = check_device(c, ns, l.device);
 	if (r == 0)
 		r = check_sizes(c, ns, &l);
@@ -198,8 +207,8 @@ static uint64_t slots_at(const struct pfx_namespace *ns, bool store, uint32_t *r
 		*ret_n = ns->desk->n_places;
 		return ns->desk->address ? ns->desk->address : (uintptr_t)ns->desk->base;
 	}
-	*ret_n = ns->pool ? ns->pool->n_slots : 0;
-	if (!ns->pool || (store && ns->pool->map != 1))
+	*ret_n = ns->pool->n_slots;
+	if (store && ns->pool->map != 1)
 		return 0;
 	return ns->pool->address ? ns->pool->address : (uintptr_t)ns->pool->base;
 }
@@ -241,6 +250,8 @@ static int move(pfx_cache *cache, void *stream, const uint32_t *blocks, const ui
 		return r;
 	if (n > 0 && (!blocks || !slots))
 		return pfx_fail(c, PFX_ARGUMENT, "%s is NULL", blocks ? "slots" : "blocks");
+	if (!cache->ns->pool)
+		return not_mapped(c, cache->ns);
 	at = slots_at(cache->ns, store, &n_slots);
 	if (!at)
 		return pfx_fail(c, PFX_FORBIDDEN,

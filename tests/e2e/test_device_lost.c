@@ -14,6 +14,7 @@
  */
 #include "clients/c/prefixd.h"
 #include "clients/c/prefixd_events.h"
+#include "clients/c/prefixd_kernels.h"
 #include "clients/c/prefixd_load.h"
 #include "clients/c/prefixd_words.h"
 #include "tests/driver/census.h"
@@ -437,11 +438,29 @@ static void lose_for_good(void)
 
 START_TEST(f51_let_go_when_heard)
 {
+	uint64_t piece = 4096; /* nothing is moved */
+	uint8_t gpu[16];
+	pfx_cache_layout layout = { .struct_size = sizeof(layout),
+				    .pieces = &piece,
+				    .n_pieces = 1,
+				    .n_blocks = 1,
+				    .piece_bytes = BYTES,
+				    .stride = BYTES,
+				    .device = gpu };
+	pfx_cache *cache = NULL, *none = NULL;
+
 	lose_for_good();
+	ck_assert_int_eq(pfx_pool_device(ns, gpu), PFX_DEVICE_CUDA);
+	good(pfx_cache_new(ns, &layout, &cache));
+	good(pfx_cache_store(cache, NULL, NULL, NULL, 0));
 	ck_assert_uint_gt(mapped(), 0);
 	ck_assert_uint_eq(load(1, NULL), 0);
 	wait_value("prefixd_device_lost", 1);
 	good(pfx_ping(client, 0));
+	ck_assert_int_eq(pfx_cache_store(cache, NULL, NULL, NULL, 0), PFX_DEVICE_LOST);
+	ck_assert_int_eq(pfx_cache_load(cache, NULL, NULL, NULL, 0), PFX_DEVICE_LOST);
+	ck_assert_int_eq(pfx_cache_new(ns, &layout, &none), PFX_DEVICE_LOST);
+	pfx_cache_free(cache);
 	ck_assert_uint_eq(mapped(), 0);
 	ck_assert_uint_eq(pfx_slot_address(ns, 0), 0);
 	ck_assert_uint_eq(pfx_write_address(ns, 0), 0);
