@@ -130,13 +130,15 @@ static void kept_sum(const struct prefixd_restore *r, struct prefixd_kept *sum)
 
 		while (ranks < PREFIXD_RANKS_MAX && fds[prefixd_memory_slab(ranks, 0)] >= 0)
 			ranks++;
-		if (ranks == 0 || !prefixd_ledger_group(&r->ledger.store, r->found[i].group, &g))
+		if (!prefixd_ledger_group(&r->ledger.store, r->found[i].group, &g))
 			continue; /* it will not be taken up */
+		if (fds[PREFIXD_MEMORY_HOST] >= 0)
+			sum->host_bytes += g.n_host * g.host_slot_bytes;
+		if (ranks == 0)
+			continue; /* its device was lost: its slots are made anew */
 		block_bytes = ranks * g.slot_bytes;
 		sum->n_pools++;
 		sum->pool_bytes += g.n_slots * block_bytes;
-		if (fds[PREFIXD_MEMORY_HOST] >= 0)
-			sum->host_bytes += g.n_host * g.host_slot_bytes;
 	}
 }
 
