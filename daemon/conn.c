@@ -106,6 +106,7 @@ static void conn_interest(struct prefixd_conn *c)
 	bool read = !c->eof && !c->closing && !c->dead && !c->more && !c->held && !conn_behind(c);
 	/* What was queued in this turn is tried first: mostly the socket takes it at once. */
 	bool write = !c->dead && prefixd_conn_unsent(c) > 0 && !radix_list_linked(&c->dirty_link);
+	bool watch = c->held && !c->eof && !c->closing && !c->dead;
 
 	if (read != c->reading) {
 		if ((read ? event_add(c->read_ev, NULL) : event_del(c->read_ev)) < 0)
@@ -118,6 +119,12 @@ static void conn_interest(struct prefixd_conn *c)
 			prefixd_conn_drop(c, PREFIXD_CLOSED_NO_MEMORY);
 		else
 			c->writing = write;
+	}
+	if (watch != c->watching) {
+		if ((watch ? event_add(c->gone_ev, NULL) : event_del(c->gone_ev)) < 0)
+			prefixd_conn_drop(c, PREFIXD_CLOSED_NO_MEMORY);
+		else
+			c->watching = watch;
 	}
 }
 
@@ -236,8 +243,21 @@ static void conn_settle(struct prefixd_conn *c)
 void prefixd_conn_hold(struct prefixd_conn *c, bool hold)
 {
 	c->held = hold;
-	if (!hold && !c->dead)
+	if (c->dead)
+		return;
+	if (hold)
+		conn_interest(c);
+	else
 		conn_settle(c); /* what it holds back comes in the next turn */
+}
+
+/* What it is held for may never come: nothing else would say that there is nobody any more. */
+static void conn_on_gone(evutil_socket_t fd, short what, void *ctx)
+{
+	struct prefixd_conn *c = ctx;
+
+	prefixd_conn_drop(c, PREFIXD_CLOSED_PEER);
+	prefixd_conns_turn(c->set);
 }
 
 /* One read.  Return: bytes, 0 when nothing more can be had now (end, would block, error). */
@@ -590,8 +610,10 @@ int prefixd_conn_init(struct prefixd_conn *c, struct prefixd_conns *set, int fd,
 	radix_list_init(&c->dead_link);
 	c->read_ev = event_new(set->base, fd, EV_READ | EV_PERSIST, conn_on_read, c);
 	c->write_ev = event_new(set->base, fd, EV_WRITE | EV_PERSIST, conn_on_write, c);
+	c->gone_ev = event_new(set->base, fd, EV_CLOSED | EV_PERSIST, conn_on_gone, c);
 	c->late_ev = evtimer_new(set->base, conn_on_late, c);
-	if (!c->read_ev || !c->write_ev || !c->late_ev || event_add(c->read_ev, NULL) < 0) {
+	if (!c->read_ev || !c->write_ev || !c->gone_ev || !c->late_ev ||
+	    event_add(c->read_ev, NULL) < 0) {
 		prefixd_conn_deinit(c);
 		return -ENOMEM;
 	}
@@ -608,9 +630,11 @@ void prefixd_conn_deinit(struct prefixd_conn *c)
 		event_free(c->read_ev);
 	if (c->write_ev)
 		event_free(c->write_ev);
+	if (c->gone_ev)
+		event_free(c->gone_ev);
 	if (c->late_ev)
 		event_free(c->late_ev);
-	c->read_ev = c->write_ev = c->late_ev = NULL;
+	c->read_ev = c->write_ev = c->gone_ev = c->late_ev = NULL;
 	while (c->n_marks > 0)
 		mark_drop_first(c);
 	free(c->marks);

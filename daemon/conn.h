@@ -75,6 +75,7 @@ struct prefixd_conn {
 	uint32_t max_frame; /* of frames that come in */
 	uint32_t max_first; /* of the first one: nobody has said who he is yet */
 	struct event *read_ev, *write_ev;
+	struct event *gone_ev; /* the peer's end, while it is held and so is not read from */
 	struct event *late_ev; /* while it does not read enough, or closing takes its time */
 	struct radix_list busy_link, dirty_link, dead_link;
 
@@ -98,7 +99,7 @@ struct prefixd_conn {
 	bool tell;               /* by the owner, after a send: call `sent` */
 	bool more;               /* whole frames are left in the buffer */
 	bool held;               /* by the owner: no frame is handed over, nothing is read */
-	bool reading, writing;
+	bool reading, writing, watching;
 	bool behind; /* above the soft limit; late_ev runs */
 };
 
@@ -125,7 +126,8 @@ void prefixd_conn_drop(struct prefixd_conn *c, enum prefixd_closed why);
 /* What is about to end it, in case that somebody else closes it first. */
 void prefixd_conn_because(struct prefixd_conn *c, enum prefixd_closed why);
 const char *prefixd_closed_to_string(enum prefixd_closed why);
-/* Whether its frames stay where they are, until the owner lets go. */
+/* Whether its frames stay where they are, until the owner lets go.  The peer's end is heard all the
+ * same, and is the connection's: what it left in the socket then goes with it. */
 void prefixd_conn_hold(struct prefixd_conn *c, bool hold);
 /* Reads and handles what the socket still holds, without regard to the budget, until it is empty
  * or `max` bytes were read; for the last words of a process that has ended. */

@@ -583,6 +583,29 @@ START_TEST(not_heard_beyond_so_much)
 }
 END_TEST
 
+/* Its end is heard all the same, while the process lives and the word does not come. */
+START_TEST(the_end_of_who_is_not_heard)
+{
+	enum {
+		N = 1200,
+		MOST = 1024
+	};
+	json_int_t before;
+	struct place a;
+
+	START("--pool-blocks", "64");
+	before = admin_number("{\"op\":\"stat\"}", "sessions");
+	a = place("m");
+	for (uint32_t i = 0; i < N; i++)
+		(void)send_release(&a, 1000000 + i, 1, 1);
+	wait_parked(MOST);
+	place_end(&a);
+	wait_parked(0);
+	wait_stat("sessions", before);
+	expect_clean();
+}
+END_TEST
+
 /* Many sessions with much to hand over at once: all of it comes. */
 START_TEST(all_at_once)
 {
@@ -695,7 +718,8 @@ int main(int argc, char **argv)
 				       NULL };
 	const TTest *const ends[] = { the_end_of_the_socket, a_word_and_the_end,
 				      the_end_of_the_daemon, the_end_of_the_process, NULL };
-	const TTest *const limits[] = { not_heard_beyond_so_much, all_at_once, NULL };
+	const TTest *const limits[] = { not_heard_beyond_so_much, the_end_of_who_is_not_heard,
+					all_at_once, NULL };
 	const TTest *const late[] = { late_words_are_told, NULL };
 	const struct shell_case cases[] = {
 		{ "words", words }, { "ends", ends }, { "limits", limits }, { "late", late }
