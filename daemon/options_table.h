@@ -25,8 +25,8 @@
 	  PREFIXD_OPT_DEVICE, "auto|host|sim|cuda|cuda:UUID,...",                                  \
 	  "where the blocks lie: host memory shared with workers, a simulated device, or GPUs, "   \
 	  "all of them or those listed, of which the first has the blocks of workers without "     \
-	  "stripes, and that of number R the pieces of rank R; auto: GPUs where any can be "       \
-	  "used, else host memory")                                                                \
+	  "stripes, and that of number R the pieces of rank R; auto: all GPUs where there are "    \
+	  "any and each can be used, else host memory")                                            \
 	X(pool_blocks, uint64_t, "pool-blocks", "memory", PREFIXD_COUNT, "auto", 1, 0xfffffffe,    \
 	  PREFIXD_OPT_AUTO, "N",                                                                   \
 	  "slots of each pool (one pool per block size); auto: as many as pool-bytes holds")       \

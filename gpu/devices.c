@@ -83,6 +83,21 @@ static int open_rest(struct gpu_devices *d, char *why, size_t why_len)
 	return r;
 }
 
+/* For auto, as where the first one cannot be used: a rank's slots lie on its own GPU or nowhere. */
+static int instead(struct gpu_devices *d, char *why, size_t why_len)
+{
+	char text[TEXT_LEN];
+	int r;
+
+	gpu_say(text, sizeof(text), "%s", why);
+	gpu_devices_close(d);
+	r = gpu_open("host", NULL, &d->v[0], why, why_len);
+	d->n = r == 0;
+	if (r == 0)
+		gpu_say(why, why_len, "host memory (chosen by auto: %s)", text);
+	return r;
+}
+
 int gpu_devices_open(const char *name, const struct gpu_sim_config *sim,
 		     struct gpu_devices *ret_devices, char *why, size_t why_len)
 {
@@ -98,6 +113,8 @@ int gpu_devices_open(const char *name, const struct gpu_sim_config *sim,
 		d.n = r == 0;
 		if (r == 0 && d.v[0]->ops->kind == GPU_KIND_CUDA)
 			r = open_rest(&d, why, why_len);
+		if (r < 0 && d.n > 0 && strcmp(name, "auto") == 0)
+			r = instead(&d, why, why_len);
 	}
 	if (r < 0) {
 		gpu_devices_close(&d);

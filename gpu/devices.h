@@ -20,8 +20,9 @@ struct gpu_devices {
 
 /*
  * As gpu_open(), but "cuda", and "auto" where it finds a GPU, stands for all GPUs of this process,
- * the first GPU_DEVICES_MAX of them, and "cuda:UUID,UUID,..." for those, in that order.  Nothing is
- * left open on failure.  Return: what gpu_open() returns; -EINVAL: a GPU is named twice, or too
+ * the first GPU_DEVICES_MAX of them, and "cuda:UUID,UUID,..." for those, in that order.  All of
+ * them or none: where one cannot be used "cuda" fails, and "auto" is host memory.  Nothing is left
+ * open on failure.  Return: what gpu_open() returns; -EINVAL: a GPU is named twice, or too
  * many are.  `why` gets a sentence either way.
  */
 radix_nodiscard int gpu_devices_open(const char *name, const struct gpu_sim_config *sim,

@@ -133,6 +133,42 @@ START_TEST(as_many_as_there_is_room_for)
 }
 END_TEST
 
+/* One of them cannot be used: whoever named GPUs is told, and auto is host memory. */
+START_TEST(one_that_cannot_be_used)
+{
+	static const char plan[] = "abort=1,devices=3,fail=context_retain:2:46+context_retain:4:46";
+	char why[640];
+	struct gpu_devices d;
+
+	ck_assert_int_eq(setenv("LOOKALIKE", plan, 1), 0);
+	ck_assert_int_lt(open_all("cuda", &d, why, sizeof(why)), 0);
+	ck_assert_msg(strstr(why, "GPU 1: ") == why, "%s", why);
+	ck_assert_uint_eq(d.n, 0);
+	nothing_held();
+	ck_assert_msg(open_all("auto", &d, why, sizeof(why)) == 0, "%s", why);
+	ck_assert_uint_eq(d.n, 1);
+	ck_assert_str_eq(d.v[0]->ops->name, "host");
+	ck_assert_msg(strstr(why, "host memory (chosen by auto: GPU ") == why, "%s", why);
+	gpu_devices_close(&d);
+	nothing_held();
+}
+END_TEST
+
+/* And auto is all of them where all can be. */
+START_TEST(auto_is_all_of_them)
+{
+	char why[640];
+	struct gpu_devices d;
+
+	set_up(3);
+	ck_assert_msg(open_all("auto", &d, why, sizeof(why)) == 0, "%s", why);
+	ck_assert_uint_eq(d.n, 3);
+	ck_assert_str_eq(d.v[2]->ops->name, "cuda");
+	gpu_devices_close(&d);
+	nothing_held();
+}
+END_TEST
+
 START_TEST(other_back_ends_are_one_device)
 {
 	static const char *const names[] = { "host", "sim" };
@@ -250,6 +286,8 @@ int main(void)
 	tcase_add_test(tc, names_and_their_order);
 	tcase_add_test(tc, lists_that_cannot_be);
 	tcase_add_test(tc, as_many_as_there_is_room_for);
+	tcase_add_test(tc, one_that_cannot_be_used);
+	tcase_add_test(tc, auto_is_all_of_them);
 	tcase_add_loop_test(tc, other_back_ends_are_one_device, 0, 2);
 	tcase_add_test(tc, all_reach_what_is_pinned);
 	tcase_add_test(tc, closed_with_pinned_memory);
