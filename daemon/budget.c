@@ -211,7 +211,7 @@ int prefixd_budget_check(const struct prefixd_options *o, const struct prefixd_k
 	/* Memory that exists is not asked for again, and a GPU's is none of this machine's. */
 	wants.pool_bytes = kept->on_gpu ? 0 : less(wants.pool_bytes, kept->pool_bytes);
 	wants.host_bytes = less(wants.host_bytes, kept->host_bytes);
-	if (prefixd_options_staged(o)) /* what workers write in is slots too */
+	if (prefixd_options_staged(o) && !kept->on_gpu) /* what workers write in is slots too */
 		wants.pool_bytes += prefixd_budget_desks(o);
 	r = judge(&wants, why, why_len);
 	if (r == 0 && why[0])

@@ -327,6 +327,16 @@ START_TEST(who_dies_leaves_no_slot)
 }
 END_TEST
 
+/* What workers write in lies on the GPU too: this machine need not have as much. */
+START_TEST(a_gpu_has_its_own_memory)
+{
+	if (!on_gpu())
+		return;
+	START("--pool-blocks", "64", "--pool-write", "staged", "--write-bytes", "512TiB");
+	ck_assert_int_eq(slots("free"), 0); /* no pool yet */
+}
+END_TEST
+
 /* ---- options --------------------------------------------------------------------------------- */
 
 /* Desks beyond the limit are refused with both numbers, and the session may go on without. */
@@ -370,7 +380,7 @@ int main(int argc, char **argv)
 		{ "users", TESTS(another_user_cannot_write) },
 		{ "stray", TESTS(a_stray_write_hits_nobody) },
 		{ "scribbler", TESTS(who_writes_on_stores_nothing_wrong) },
-		{ "death", TESTS(who_dies_leaves_no_slot) },
+		{ "death", TESTS(who_dies_leaves_no_slot, a_gpu_has_its_own_memory) },
 		{ "limit", TESTS(limit_of_desks) },
 	};
 
