@@ -36,11 +36,15 @@ part() {
 suite() {
 	echo "$1: $2"
 	text=$(CK_TAP_LOG_FILE_NAME=- CK_VERBOSITY=silent timeout -k 5 90 "$build/tests/gpu/device_$1" cuda 2>&1)
+	code=$?
 	good=$(printf '%s\n' "$text" | grep -c '^ok ')
 	bad=$(printf '%s\n' "$text" | grep -c '^not ok ')
 	printf '%s\n' "$text" | sed -n 's/^not ok [0-9]* - /  FAILED   /p'
 	[ $((good + bad)) -gt 0 ] || echo "  FAILED   $1 ran no test"
-	echo "  ok       $good tests"
+	# A failed test is 1, and has its line.
+	[ $code -le 1 ] || echo "  FAILED   $1 ended with status $code"
+	[ "$code" -ne 1 ] || [ "$bad" -gt 0 ] || echo "  FAILED   $1 failed"
+	[ "$good" -eq 0 ] || echo "  ok       $good tests"
 	extra=$((extra + (good > 0 ? good - 1 : 0)))
 }
 
