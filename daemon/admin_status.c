@@ -79,8 +79,10 @@ static void sums_add(struct prefixd_server *s, const struct prefixd_group_info *
 }
 
 /* Where the slots of each rank lie. */
-static void ranks_put(struct prefixd_admin_reply *r, json_t *group, const struct prefixd_pool *pool)
+static void ranks_put(struct prefixd_server *s, struct prefixd_admin_reply *r, json_t *group,
+		      const struct prefixd_pool *pool)
 {
+	const struct gpu_ops *ops = s->pools.ops; /* a rank's device may be closed */
 	json_t *list = prefixd_admin_array(r, group, "ranks");
 
 	for (uint32_t i = 0; pool && i < pool->n_ranks; i++) {
@@ -89,9 +91,8 @@ static void ranks_put(struct prefixd_admin_reply *r, json_t *group, const struct
 		char text[GPU_ID_TEXT];
 
 		gpu_id_print(rank->info.device_id, text);
-		prefixd_admin_put_text(
-			r, j, "device",
-			rank->gpu->ops->kind == GPU_KIND_CUDA ? text : rank->gpu->ops->name);
+		prefixd_admin_put_text(r, j, "device",
+				       ops->kind == GPU_KIND_CUDA ? text : ops->name);
 		prefixd_admin_put_u64(r, j, "pool_bytes", rank->info.len);
 		prefixd_admin_append(r, list, j);
 	}
@@ -111,7 +112,7 @@ static void group_put(struct prefixd_server *s, struct prefixd_admin_reply *r, j
 	prefixd_admin_put_u64(r, j, "pool_bytes", pool ? prefixd_pool_bytes(pool) : 0);
 	prefixd_admin_put_u64(r, j, "page_bytes", pool ? pool->info.page_bytes : 0);
 	prefixd_admin_put_bool(r, j, "huge", pool && pool->info.huge);
-	ranks_put(r, j, pool);
+	ranks_put(s, r, j, pool);
 	slots_put(r, j, "slots", st->slots);
 	prefixd_admin_put_u64(r, j, "n_host", st->n_host);
 	slots_put(r, j, "host", st->host);

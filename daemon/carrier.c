@@ -290,7 +290,8 @@ static void pool_next(struct prefixd_carrier *c)
 		m->desk = NULL;
 	} else {
 		verify_forget(c, m->pool);
-		prefixd_pool_free(m->pool->life == c->life ? &c->devices : NULL, m->pool);
+		prefixd_pool_free(c->devices.n > 0 && m->pool->life == c->life ? &c->devices : NULL,
+				  m->pool);
 		m->pool = NULL;
 	}
 	prefixd_carrier_answer(c, m, r);

@@ -85,6 +85,7 @@ struct prefixd_carrier_message {
 	/* Both: the sender knows that the devices of this life are lost, and uses them no more;
 	   they may be closed and opened again.  0: they may not.  Answered: what there is now. */
 	uint32_t life;
+	bool tried;                 /* of -ENODEV: `why` is what the last try to open them said */
 	struct gpu_devices devices; /* none: they could not be opened */
 	/* answers */
 	enum prefixd_move_result result; /* of COPY */

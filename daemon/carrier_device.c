@@ -17,7 +17,8 @@
 
 bool prefixd_carrier_stale(struct prefixd_carrier *c, struct prefixd_carrier_message *m)
 {
-	if (!m->pool || (m->pool->life == c->life &&
+	/* Of closed devices nothing is there, whatever life it is of. */
+	if (!m->pool || (c->devices.n > 0 && m->pool->life == c->life &&
 			 (m->message.kind != PREFIXD_CARRIER_TAKE || m->desk->life == c->life)))
 		return false;
 	if (m->message.kind == PREFIXD_CARRIER_COPY || m->message.kind == PREFIXD_CARRIER_TAKE)
@@ -123,7 +124,8 @@ int prefixd_carrier_reopen(struct prefixd_carrier *c, struct prefixd_carrier_mes
 
 	if (!is_lost(c))
 		return 0;
-	snprintf(m->why, sizeof(m->why), "%s", c->why[0] ? c->why : "the device is lost");
+	m->tried = c->why[0] != '\0';
+	snprintf(m->why, sizeof(m->why), "%s", m->tried ? c->why : "the device is lost");
 	if (!c->config.device || m->life != c->life || now - c->opened_ns < AGAIN_NS)
 		return -ENODEV;
 	close_all(c);
@@ -131,6 +133,7 @@ int prefixd_carrier_reopen(struct prefixd_carrier *c, struct prefixd_carrier_mes
 	c->opened_ns = c->looked_ns = c->clock_ns = prefixd_carrier_clock();
 	c->sim_ns = 0;
 	snprintf(m->why, sizeof(m->why), "%s", c->why);
+	m->tried = true;
 	if (r < 0)
 		return -ENODEV;
 	c->life++;

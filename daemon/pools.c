@@ -496,6 +496,7 @@ int prefixd_pool_again(struct prefixd_pool *pool, const struct gpu_devices *devi
 							 plan->keep))
 			       : 0;
 	memcpy(ret_slots->ranks, made.ranks, sizeof(made.ranks));
+	ret_slots->info = made.info;
 	ret_slots->life = plan->life;
 	return 0;
 }
@@ -661,7 +662,7 @@ void prefixd_pools_renew(struct prefixd_pools *p, uint32_t group,
 	struct prefixd_pool *pool = p->v[group];
 
 	memcpy(pool->ranks, slots->ranks, sizeof(pool->ranks));
-	pool->info = pool->ranks[0].info;
+	pool->info = slots->info;
 	pool->life = slots->life;
 }
 

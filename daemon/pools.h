@@ -146,6 +146,7 @@ radix_nodiscard int prefixd_pool_new(struct prefixd_pool **ret_pool,
  */
 struct prefixd_pool_slots {
 	struct prefixd_rank ranks[PREFIXD_RANKS_MAX];
+	struct gpu_pool_info info; /* what holds of all */
 	uint32_t life;
 };
 radix_nodiscard int prefixd_pool_again(struct prefixd_pool *pool, const struct gpu_devices *devices,

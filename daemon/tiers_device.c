@@ -39,17 +39,6 @@ static void pool_lost(struct prefixd_server *s, uint32_t group)
 	prefixd_server_step(s, &event);
 }
 
-void prefixd_device_lost(struct prefixd_server *s, const struct prefixd_carrier_message *m)
-{
-	s->pools.lost = true;
-	snprintf(s->tiers->trouble, sizeof(s->tiers->trouble), "%s", m->why);
-	prefixd_error("the device %s is lost, with what lay on it alone: %s", s->pools.device,
-		      m->why);
-	for (uint32_t i = 0; i < s->pools.n; i++)
-		if (s->pools.v[i])
-			pool_lost(s, i);
-}
-
 /* What the keeper has of it is of no use to anybody. */
 static void slots_drop(struct prefixd_server *s, const struct prefixd_pool *pool)
 {
@@ -63,6 +52,22 @@ static void slots_drop(struct prefixd_server *s, const struct prefixd_pool *pool
 								    sizeof(name)));
 }
 
+void prefixd_device_lost(struct prefixd_server *s, const struct prefixd_carrier_message *m)
+{
+	s->pools.lost = true;
+	snprintf(s->tiers->trouble, sizeof(s->tiers->trouble), "%s", m->why);
+	prefixd_error("the device %s is lost, with what lay on it alone: %s", s->pools.device,
+		      m->why);
+	for (uint32_t i = 0; i < s->pools.n; i++) {
+		if (!s->pools.v[i])
+			continue;
+		/* First: slots that the engine lets go of may still be written to, and another life
+		   would find them free. */
+		slots_drop(s, s->pools.v[i]);
+		pool_lost(s, i);
+	}
+}
+
 void prefixd_device_again(struct prefixd_server *s, struct prefixd_pool *pool)
 {
 	struct prefixd_carrier_message *m;
@@ -73,7 +78,7 @@ void prefixd_device_again(struct prefixd_server *s, struct prefixd_pool *pool)
 							 .group = pool->group });
 		return;
 	}
-	slots_drop(s, pool);
+	slots_drop(s, pool); /* of tries that came to nothing, too */
 	m->message.kind = PREFIXD_CARRIER_POOL_AGAIN;
 	m->pool = pool;
 	m->slots = (struct prefixd_pool_slots *)(m + 1);
@@ -121,7 +126,7 @@ static void still_lost(struct prefixd_server *s, const char *why)
 void prefixd_device_heard(struct prefixd_server *s, const struct prefixd_carrier_message *m)
 {
 	if (m->life == s->pools.life) {
-		if (s->pools.lost && m->error == -ENODEV)
+		if (s->pools.lost && m->error == -ENODEV && m->tried)
 			still_lost(s, m->why);
 		return;
 	}
@@ -142,6 +147,7 @@ void prefixd_device_made(struct prefixd_server *s, struct prefixd_carrier_messag
 		return;
 	}
 	prefixd_pools_renew(&s->pools, m->plan.group, m->slots);
+	prefixd_kept_log(s, m);
 	prefixd_info("pool %u: %u blocks were made again in %.3f s", m->plan.group,
 		     m->pool->info.n_slots, (double)m->ns / 1e9);
 	prefixd_pool_told(s, m);

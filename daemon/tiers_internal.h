@@ -66,6 +66,8 @@ struct prefixd_tiers {
 void prefixd_act_pool_make(struct prefixd_server *s, const struct prefixd_action *a); /* or adopt */
 void prefixd_act_pool_destroy(struct prefixd_server *s, const struct prefixd_action *a);
 void prefixd_pool_made(struct prefixd_server *s, struct prefixd_carrier_message *m);
+/* Says, once, that the keeper does not have a pool. */
+void prefixd_kept_log(struct prefixd_server *s, const struct prefixd_carrier_message *m);
 /* POOL_READY or POOL_FAILED, by the answer to POOL_NEW or POOL_AGAIN. */
 void prefixd_pool_told(struct prefixd_server *s, const struct prefixd_carrier_message *m);
 

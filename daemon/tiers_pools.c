@@ -147,7 +147,7 @@ static void geometry_log(const struct prefixd_options *o, const struct prefixd_p
 }
 
 /* Once: whoever wants to know more asks for the keeper's state. */
-static void kept_log(struct prefixd_server *s, const struct prefixd_carrier_message *m)
+void prefixd_kept_log(struct prefixd_server *s, const struct prefixd_carrier_message *m)
 {
 	if (m->kept == 0 || s->tiers->kept_said)
 		return;
@@ -212,7 +212,7 @@ void prefixd_pool_made(struct prefixd_server *s, struct prefixd_carrier_message 
 	}
 	prefixd_pools_put(&s->pools, m->pool);
 	pool_log(m->pool, m->plan.adopt, m->ns);
-	kept_log(s, m);
+	prefixd_kept_log(s, m);
 	if (m->plan.adopt)
 		geometry_log(s->options, m->pool);
 	prefixd_pool_told(s, m);

@@ -555,6 +555,7 @@ static int fake_health(struct gpu *g)
 static void fake_close(struct gpu *g)
 {
 	gpu_close(fake.real);
+	fake.real = NULL; /* whoever uses it now ends here */
 }
 
 static void start_fake(void)
@@ -752,6 +753,51 @@ START_TEST(lost_and_opened_again)
 }
 END_TEST
 
+/* They were closed and could not be opened: nothing of them is touched, whatever names it. */
+START_TEST(closed_and_not_opened)
+{
+	const struct radix_sum sum = { .slot = 1 };
+	struct prefixd_carrier_message *m;
+	int error;
+
+	config.device = "nothing";
+	start_fake();
+	pool_make();
+	fake.health = -ENODEV;
+	m = again(0);
+	ck_assert(m->error == -ENODEV && !m->tried);
+	free(m);
+	m = again(1);
+	ck_assert(m->error == -ENODEV && m->tried && m->life == 1 && m->devices.n == 0);
+	ck_assert_msg(strstr(m->why, "no back end is called"), "%s", m->why);
+	devices = m->devices;
+	free(m);
+	ck_assert_int_eq(carried(copy(PREFIXD_PLACE_HOST, 7, PREFIXD_PLACE_DEVICE, 7), &error),
+			 PREFIXD_MOVE_FAILED);
+	ck_assert_int_eq(error, -ENODEV);
+	m = message(PREFIXD_CARRIER_VERIFY);
+	m->pool = pool;
+	m->sums = &sum;
+	m->n_sums = 1;
+	prefixd_carrier_send(c, m);
+	ck_assert_ptr_eq(receive(), m);
+	ck_assert(m->error == -ENODEV && m->done == 0);
+	free(m);
+	m = again(0); /* whoever may not open them hears what the last one heard */
+	ck_assert(m->error == -ENODEV && m->tried && strstr(m->why, "no back end is called"));
+	free(m);
+	m = message(PREFIXD_CARRIER_POOL_FREE);
+	m->pool = pool;
+	pool = NULL;
+	prefixd_carrier_send(c, m);
+	ck_assert_ptr_eq(receive(), m);
+	ck_assert_ptr_null(m->pool);
+	free(m);
+	stop();
+	config.device = NULL;
+}
+END_TEST
+
 static Suite *suite(void)
 {
 	Suite *s = suite_create("carrier");
@@ -769,6 +815,7 @@ static Suite *suite(void)
 	tcase_add_loop_test(tc, stopped_in_the_middle, 0, 3);
 	tcase_add_loop_test(tc, stopped_while_it_looks, 0, 2);
 	tcase_add_test(tc, lost_and_opened_again);
+	tcase_add_test(tc, closed_and_not_opened);
 	tcase_set_timeout(f48, 60);
 	tcase_add_loop_test(f48, F48_submit_fails, 0, radix_array_size(errors));
 	tcase_add_loop_test(f48, F48_pool_fails, 0, radix_array_size(errors));
