@@ -7,13 +7,14 @@
  *
  * What it guarantees.  From POOL_LOST on no slot of that memory is named to anybody: leases of the
  * group are revoked at once, and OPEN, MATCH, PROBE and PREFETCH answer DEVICE_LOST until there is
- * memory again.  Nothing waits for a worker: what he wrote, or still writes, lies in memory that is
- * not used again, so reservations and quarantines end too.  Blocks with copies in lower tiers stay
- * members, as far as all before them have copies there.  The new memory has another name.  Nothing
- * of this needs memory but the LOST frames, which go out later where there is none.
+ * memory again (to sessions of older versions BUSY, and about such a lease REVOKED).  Nothing waits
+ * for a worker: what he wrote, or still writes, lies in memory that is not used again, so
+ * reservations and quarantines end too.  Blocks with copies in lower tiers stay members, as far as
+ * all before them have copies there.  The new memory has another name.  Nothing of this needs
+ * memory but the LOST frames, which go out later where there is none.
  *
- * What it relies on.  The shell answers the moves that are under way.  It drops what it keeps of
- * the old memory before it answers POOL_CREATE.
+ * What it relies on.  The shell answers the moves that are under way.  What it keeps of the old
+ * memory for another life it has dropped before it says POOL_LOST.
  */
 #include "daemon/engine_lost.h"
 

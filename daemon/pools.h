@@ -11,7 +11,8 @@
  *
  * Who is on which thread.  A pool is made and freed by whoever uses the device, which is the copy
  * thread (carrier.h) while it runs; the table of pools is the loop's.  A pool does not move and its
- * description does not change once it is in the table, so that both may read it.
+ * description does not change once it is in the table, so that both may read it; but for its slots,
+ * which the loop renews after a loss, while no message names the pool (prefixd_pools_renew()).
  */
 #pragma once
 

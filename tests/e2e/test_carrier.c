@@ -513,7 +513,6 @@ static struct {
 	struct gpu_ops ops;
 	_Atomic int submit, pool; /* negative errno of the next ones; 0: none fails */
 	_Atomic int n_submit;     /* how many submits fail */
-	_Atomic int health;
 } fake;
 
 static int fake_submit(struct gpu *g, struct gpu_job *job)
@@ -547,15 +546,9 @@ static void fake_pool_free(struct gpu *g, struct gpu_pool *p)
 	fake.real->ops->pool_free(fake.real, p);
 }
 
-static int fake_health(struct gpu *g)
-{
-	return fake.health;
-}
-
 static void fake_close(struct gpu *g)
 {
 	gpu_close(fake.real);
-	fake.real = NULL; /* whoever uses it now ends here */
 }
 
 static void start_fake(void)
@@ -571,7 +564,6 @@ static void start_fake(void)
 	fake.ops.pool_new = fake_pool_new;
 	fake.ops.pool_free = fake_pool_free;
 	fake.ops.close = fake_close;
-	fake.ops.health = fake_health;
 	fake.gpu.ops = &fake.ops;
 	start_with(&fake.gpu);
 }
@@ -688,116 +680,6 @@ START_TEST(F48_thread_ends_and_runs_again)
 }
 END_TEST
 
-static struct prefixd_carrier_message *again(uint32_t life)
-{
-	struct prefixd_carrier_message *m = calloc(1, sizeof(*m) + sizeof(*m->slots));
-
-	ck_assert_ptr_nonnull(m);
-	m->message.kind = PREFIXD_CARRIER_POOL_AGAIN;
-	m->pool = pool;
-	m->slots = (struct prefixd_pool_slots *)(m + 1);
-	m->plan = (struct prefixd_pool_plan){
-		.group = 3, .n_slots = DEVICE, .n_host = HOST, .slot_bytes = BYTES
-	};
-	m->life = life;
-	prefixd_carrier_send(c, m);
-	ck_assert_ptr_eq(receive(), m);
-	return m;
-}
-
-/* Noticed without a copy; opened again for who knows alone; what names the old slots is refused. */
-START_TEST(lost_and_opened_again)
-{
-	struct prefixd_carrier_message *watch = message(PREFIXD_CARRIER_WATCH), *m;
-	int error;
-
-	config.device = "host";
-	start_fake();
-	pool_make();
-	fill(host(7), 70);
-	prefixd_carrier_send(c, watch);
-	goes_on();
-	fake.health = fake.submit = -ENODEV;
-	fake.n_submit = 1000;
-	ck_assert_ptr_eq(receive(), watch);
-	free(watch);
-	ck_assert_uint_eq(stats().losses, 1);
-	ck_assert_int_eq(carried(copy(PREFIXD_PLACE_HOST, 7, PREFIXD_PLACE_DEVICE, 7), &error),
-			 PREFIXD_MOVE_FAILED);
-	ck_assert(error == -ENODEV && stats().errors[PREFIXD_COPY_ERROR_DEVICE] == 1);
-	/* Who does not know, or knows of another life, opens nothing. */
-	for (uint32_t life = 0; life < 4; life += 2) {
-		m = again(life);
-		ck_assert(m->error == -ENODEV && m->life == 1);
-		free(m);
-	}
-	m = again(1);
-	ck_assert(m->error == 0 && m->life == 2);
-	ck_assert(!stats().lost && stats().opened == 1);
-	/* Its slots are still the old ones. */
-	ck_assert_int_eq(carried(copy(PREFIXD_PLACE_HOST, 7, PREFIXD_PLACE_DEVICE, 7), &error),
-			 PREFIXD_MOVE_FAILED);
-	ck_assert_int_eq(error, -ENODEV);
-	devices = m->devices;
-	memcpy(pool->ranks, m->slots->ranks, sizeof(pool->ranks));
-	pool->life = m->slots->life;
-	free(m);
-	ck_assert_int_eq(carried(copy(PREFIXD_PLACE_HOST, 7, PREFIXD_PLACE_DEVICE, 7), NULL),
-			 PREFIXD_MOVE_OK);
-	memset(host(7), 0, BYTES);
-	ck_assert_int_eq(carried(copy(PREFIXD_PLACE_DEVICE, 7, PREFIXD_PLACE_HOST, 7), NULL),
-			 PREFIXD_MOVE_OK);
-	expect(host(7), 70);
-	stop();
-	config.device = NULL;
-}
-END_TEST
-
-/* They were closed and could not be opened: nothing of them is touched, whatever names it. */
-START_TEST(closed_and_not_opened)
-{
-	const struct radix_sum sum = { .slot = 1 };
-	struct prefixd_carrier_message *m;
-	int error;
-
-	config.device = "nothing";
-	start_fake();
-	pool_make();
-	fake.health = -ENODEV;
-	m = again(0);
-	ck_assert(m->error == -ENODEV && !m->tried);
-	free(m);
-	m = again(1);
-	ck_assert(m->error == -ENODEV && m->tried && m->life == 1 && m->devices.n == 0);
-	ck_assert_msg(strstr(m->why, "no back end is called"), "%s", m->why);
-	devices = m->devices;
-	free(m);
-	ck_assert_int_eq(carried(copy(PREFIXD_PLACE_HOST, 7, PREFIXD_PLACE_DEVICE, 7), &error),
-			 PREFIXD_MOVE_FAILED);
-	ck_assert_int_eq(error, -ENODEV);
-	m = message(PREFIXD_CARRIER_VERIFY);
-	m->pool = pool;
-	m->sums = &sum;
-	m->n_sums = 1;
-	prefixd_carrier_send(c, m);
-	ck_assert_ptr_eq(receive(), m);
-	ck_assert(m->error == -ENODEV && m->done == 0);
-	free(m);
-	m = again(0); /* whoever may not open them hears what the last one heard */
-	ck_assert(m->error == -ENODEV && m->tried && strstr(m->why, "no back end is called"));
-	free(m);
-	m = message(PREFIXD_CARRIER_POOL_FREE);
-	m->pool = pool;
-	pool = NULL;
-	prefixd_carrier_send(c, m);
-	ck_assert_ptr_eq(receive(), m);
-	ck_assert_ptr_null(m->pool);
-	free(m);
-	stop();
-	config.device = NULL;
-}
-END_TEST
-
 static Suite *suite(void)
 {
 	Suite *s = suite_create("carrier");
@@ -814,8 +696,6 @@ static Suite *suite(void)
 	tcase_add_test(tc, pools_too_large_are_refused);
 	tcase_add_loop_test(tc, stopped_in_the_middle, 0, 3);
 	tcase_add_loop_test(tc, stopped_while_it_looks, 0, 2);
-	tcase_add_test(tc, lost_and_opened_again);
-	tcase_add_test(tc, closed_and_not_opened);
 	tcase_set_timeout(f48, 60);
 	tcase_add_loop_test(f48, F48_submit_fails, 0, radix_array_size(errors));
 	tcase_add_loop_test(f48, F48_pool_fails, 0, radix_array_size(errors));
