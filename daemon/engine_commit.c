@@ -40,7 +40,7 @@ static int commit_one(struct prefixd_engine *e, struct prefixd_lease *l, struct 
 	const struct prefixd_namespace *ns = l->root->ns;
 	uint64_t before = (uint64_t)l->n_path * ns->block_tokens;
 	enum radix_commit_result result;
-	uint32_t slot;
+	uint32_t slot, first;
 	int r;
 
 	b->key = prefixd_lease_key(l);
@@ -53,6 +53,8 @@ static int commit_one(struct prefixd_engine *e, struct prefixd_lease *l, struct 
 		return r;
 	if (result == RADIX_COMMIT_DUPLICATE) {
 		prefixd_commit_own(e, l, b->slot);
+		if (l->exact && radix_path_lossy(l->group->index, &l->pin.at, 1, &first) > 0)
+			slot = b->slot; /* the other's bytes are not for this lease */
 		rep->n_duplicate++;
 		e->counters.duplicate_blocks++;
 	} else {

@@ -438,6 +438,38 @@ START_TEST(who_reads_is_not_disturbed)
 }
 END_TEST
 
+/* No reply names the changed copy to who wants exact bytes, not even as the one that counts. */
+START_TEST(exact_keeps_its_own)
+{
+	struct scene_place at = cold_begin(4 * BLOCKS, false);
+	struct scene_prompt x = tiers_prompt(&at, 0);
+	struct proto_reserve_req r = { .n = 2 };
+	struct proto_commit_req c = { .n = 2 };
+	struct proto_reserve_rep reserved;
+	struct proto_commit_rep committed;
+	struct proto_match_rep held, m;
+	struct radix_run own;
+
+	put_down(&at);
+	bring_up(&at, 0, 1 | CODED);
+	scene_match(&at, &x, &held);
+	scene_match_with(&at, &x, PROTO_MATCH_EXACT, 0, &m);
+	r.lease = c.lease = m.lease;
+	ck_assert_int_eq(world_reserve_wait(at.c, &r, &reserved), 0);
+	own = proto_run_at(reserved.runs, 0);
+	ck_assert_int_eq(world_commit(at.c, &c, &committed), 0);
+	ck_assert_uint_eq(committed.n_duplicate, 2);
+	ck_assert_uint_eq(proto_run_at(committed.runs, 0).start, own.start);
+	ck_assert_uint_eq(proto_run_at(committed.runs, 0).len, own.len);
+	scene_release(&at, m.lease, NULL);
+	scene_release(&at, held.lease, NULL);
+	look(&at, 0, &m);
+	ck_assert_uint_eq(m.n_lossy, BLOCKS);
+	tiers_check_quiet();
+	world_deinit(&tiers.w);
+}
+END_TEST
+
 /* A block on its way down is read; below, exact bytes attach as to any member. */
 START_TEST(exact_over_lower_copies)
 {
@@ -698,6 +730,7 @@ int main(void)
 	tcase_add_test(tc, who_waits_for_exact_ones_leads);
 	tcase_add_test(tc, exact_through_a_window);
 	tcase_add_test(tc, who_reads_is_not_disturbed);
+	tcase_add_test(tc, exact_keeps_its_own);
 	tcase_add_test(tc, exact_over_lower_copies);
 	tcase_add_test(tc, a_lossy_donor);
 	tcase_add_test(tc, exact_needs_version_3);
