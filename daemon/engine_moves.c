@@ -359,8 +359,6 @@ static void moved_down(struct prefixd_engine *e, struct prefixd_group *g,
 
 	radix_assert(r == 0 || r == RADIX_E_NOTFOUND);
 	g->reap = true;
-	if (g->over) /* its source may have been kept back until now */
-		prefixd_fence_stir(g);
 	if (ok) {
 		if (mv->m.to == RADIX_TIER_REDIS)
 			e->redis_refused = 0;
@@ -417,5 +415,8 @@ void prefixd_moved(struct prefixd_engine *e, const struct prefixd_event *event)
 		prefixd_load_moved(e, mv.load, mv.load_at, &mv.m, event);
 	else
 		moved_down(e, g, &mv, event);
+	/* A source may have been kept back until now; what was lost, an orphan's path led to. */
+	if (g->over)
+		prefixd_fence_stir(g);
 	prefixd_room_stir(e, g);
 }
