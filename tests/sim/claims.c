@@ -38,6 +38,9 @@ void sim_content(const struct universe_prompt *p, uint64_t epoch, uint32_t j, ui
 		v ^= e;
 		memcpy(out + i, &v, 8);
 	}
+	/* How a block begins says whether it can be coded. */
+	if (len == SIM_CODED_BYTES)
+		out[0] = (out[1] & 15) == 0 ? WORLD_UNCODABLE : out[0] & 0x3f;
 }
 
 /* ---- slots ----------------------------------------------------------------------------------- */
@@ -94,6 +97,9 @@ void sim_claim(struct sim *s, uint32_t proc, const struct sim_claim *c)
 	struct sim_claim *mine = claim_room(all);
 
 	*mine = *c;
+	if (s->w.pools[c->group].lost)
+		world_fail(&s->w, "slot %u of pool %u is named, and its device is lost", c->slot,
+			   c->group);
 	mine->life = s->life;
 	mine->memory = (const char *)s->w.pools[c->group].pool->shm.base +
 		       c->slot * s->w.pools[c->group].pool->slot_stride;

@@ -21,7 +21,8 @@
 #include "tests/lib/world.h"
 
 enum {
-	SIM_BYTES = 2 * UNIVERSE_BYTES
+	SIM_CODED_BYTES = 8 * UNIVERSE_BYTES, /* of a block in a namespace with a cold codec */
+	SIM_BYTES = SIM_CODED_BYTES
 };
 
 enum sim_use {
@@ -35,11 +36,13 @@ struct sim_claim {
 	uint32_t life;    /* of the daemon, under which it was given */
 	uint32_t session; /* which may still speak for it; RADIX_NONE: none */
 	bool revoked;     /* the lease was taken back; the slot is the worker's until QUIESCED */
+	bool lossy;       /* READS: the codec has changed these bytes */
 	bool revocable;   /* a read that ends when the generation exceeds `reuse` */
 	uint64_t lease;
 	uint64_t reuse;
 	uint32_t group, slot;
 	const void *memory; /* of the slot, as the worker maps it */
+	uint32_t at;        /* READS: place of the block in the lease's path */
 	uint64_t path;      /* READS: of a path from its prompt's beginning; 0: of none */
 	uint64_t until_ns;  /* of a dead process: it may be written so long */
 	uint32_t len;

@@ -16,11 +16,14 @@ static void check_block(struct sim *s, uint32_t group, const struct radix_index 
 	const struct arena *a = &s->w.tiers->arenas[group];
 	const struct gpu_pool *pool = s->w.pools[group].pool;
 	uint32_t slot = radix_entry_slot(e), host = radix_entry_host(e);
-	const char *bytes;
+	uint8_t bytes[SIM_BYTES];
 
 	if (e->state != RADIX_ENTRY_READY || slot == RADIX_NONE || host == RADIX_NONE)
 		return;
-	bytes = (const char *)pool->shm.base + slot * pool->slot_stride;
+	world_check(&s->w, a->slot_bytes <= sizeof(bytes));
+	memcpy(bytes, (const char *)pool->shm.base + slot * pool->slot_stride, a->slot_bytes);
+	if (a->coded)
+		world_code(bytes, a->slot_bytes);
 	if (memcmp(bytes, a->bytes + host * a->slot_bytes, a->slot_bytes) != 0)
 		world_fail(&s->w,
 			   "entry %u of pool %u: its copies in slot %u and in host slot %u differ",
@@ -32,7 +35,8 @@ void sim_copies_check(struct sim *s)
 	if (!s->w.tiers || s->host_hurt || s->down)
 		return;
 	for (uint32_t g = 0; g < WORLD_GROUPS; g++) {
-		const struct radix_index *ix = s->w.pools[g].pool ? world_index(&s->w, g) : NULL;
+		const struct world_pool *p = &s->w.pools[g];
+		const struct radix_index *ix = p->pool && !p->lost ? world_index(&s->w, g) : NULL;
 
 		for (uint32_t i = 0; ix && ix->host.n && i < ix->table.n_used; i++)
 			check_block(s, g, ix, i);

@@ -8,23 +8,13 @@
 
 #include <errno.h>
 
-static uint64_t path_of(const struct sim_lease *l, uint32_t i)
-{
-	return sim_path(&l->p, l->epoch, l->p.skip + i);
-}
-
-static uint32_t ns_of(const struct sim_lease *l)
-{
-	return universe_roots[l->p.root].ns;
-}
-
-static uint32_t slot_of(struct sim *s, struct proto_span runs, uint32_t i)
+uint32_t sim_slot_of(struct sim *s, struct proto_span runs, uint32_t i)
 {
 	for (uint32_t k = 0; k < runs.n; k++) {
 		struct radix_run run = proto_run_at(runs, k);
 
 		if (i < run.len)
-			return run.start + i;
+			return run.start == PROTO_SLOT_NONE ? PROTO_SLOT_NONE : run.start + i;
 		i -= run.len;
 	}
 	world_fail(&s->w, "the runs are shorter than the count says");
@@ -46,6 +36,8 @@ bool sim_over(struct sim *s, struct sim_session *se, struct sim_lease *l, int st
 		return true;
 	if (s->draining && status == PROTO_STATUS_DRAINING)
 		return true;
+	if (l && sim_device_over(s, se, l, status))
+		return true;
 	if (!l || (status != PROTO_STATUS_REVOKED && status != PROTO_STATUS_UNKNOWN_LEASE))
 		return false;
 	world_check(&s->w, sim_proc_of(s, se)->copies && s->nature.max_age_ns &&
@@ -55,33 +47,6 @@ bool sim_over(struct sim *s, struct sim_session *se, struct sim_lease *l, int st
 }
 
 /* ---- claims ---------------------------------------------------------------------------------- */
-
-static struct sim_claim claim_of(struct sim *s, struct sim_session *se, const struct sim_lease *l,
-				 enum sim_use use, uint32_t slot, uint64_t reuse)
-{
-	return (struct sim_claim){
-		.use = use,
-		.session = sim_session_idx(s, se),
-		.lease = l->id,
-		.revocable = use == SIM_READS && sim_proc_of(s, se)->copies && s->nature.max_age_ns,
-		.reuse = reuse,
-		.group = s->ns_group[ns_of(l)],
-		.slot = slot,
-		.len = sim_block_bytes(s, ns_of(l)),
-	};
-}
-
-/* Block j of the lease's path lies in this slot, says a reply. */
-static void claim_block(struct sim *s, struct sim_session *se, const struct sim_lease *l,
-			uint32_t j, uint32_t slot, uint64_t reuse)
-{
-	struct sim_claim c = claim_of(s, se, l, SIM_READS, slot, reuse);
-
-	if (!l->island)
-		c.path = path_of(l, j);
-	sim_content(&l->p, l->epoch, l->p.skip + j, c.len, c.bytes);
-	sim_claim(s, se->proc, &c);
-}
 
 static struct sim_claim *written(struct sim *s, const struct sim_session *se,
 				 const struct sim_lease *l, uint32_t slot)
@@ -121,61 +86,29 @@ void sim_lease_revoked(struct sim *s, struct sim_session *se, struct sim_lease *
 	l->used = false;
 }
 
-/* ---- what may be found ----------------------------------------------------------------------- */
-
-/* Leading blocks that a process which lives holds on the device, under whatever life. */
-static uint32_t held(struct sim *s, const struct sim_lease *l)
-{
-	uint32_t best = 0;
-
-	if (l->p.skip)
-		return 0;
-	for (uint32_t i = 0; i < SIM_PROCS; i++) {
-		const struct sim_claims *all = &s->procs[i].claims;
-
-		for (uint32_t k = 0; k < all->n; k++) {
-			const struct sim_claim *c = &all->v[k];
-
-			if (c->use != SIM_READS || c->path == 0 || c->revocable)
-				continue;
-			for (uint32_t j = best; j < l->given; j++)
-				if (path_of(l, j) == c->path)
-					best = j + 1;
-		}
-	}
-	return best;
-}
-
-/* All blocks found, from the path's beginning, of which n_device lie on the device. */
-static void check_found(struct sim *s, const struct sim_lease *l, uint32_t n_device, uint32_t n_all)
-{
-	uint32_t may = 0, least = l->epoch == s->epochs[ns_of(l)] ? held(s, l) : 0;
-
-	while (may < l->given && oracle_may(&s->oracle, path_of(l, may)))
-		may++;
-	if (n_all > may)
-		world_fail(&s->w, "%u blocks are found, only %u were ever committed", n_all, may);
-	if (n_device < least)
-		world_fail(&s->w, "%u blocks are on the device, %u are held there", n_device,
-			   least);
-}
+/* ---- what is counted ------------------------------------------------------------------------ */
 
 static void count_found(struct sim *s, const struct sim_lease *l, uint32_t n_all)
 {
 	uint32_t ideal = 0;
 
-	while (ideal < l->given && ideal_has(&s->ideal, path_of(l, ideal)))
-		ideal_touch(&s->ideal, path_of(l, ideal++));
+	while (ideal < l->given && ideal_has(&s->ideal, sim_path_of(l, ideal)))
+		ideal_touch(&s->ideal, sim_path_of(l, ideal++));
 	s->result->matches++;
 	s->result->asked += l->given;
 	s->result->hits += n_all;
-	s->result->ideal += l->island ? n_all : ideal;
+	s->result->ideal += l->island || l->exact ? n_all : ideal;
 }
 
 /* ---- EVENTs and late replies ----------------------------------------------------------------- */
 
 static void load_event(struct sim *s, struct sim_lease *l, const struct proto_event *e)
 {
+	if (l->lost) {
+		world_check(&s->w, e->state == PROTO_WAIT_FAILED && e->n == 0);
+		l->loading = 0;
+		return;
+	}
 	world_check(&s->w, (e->n > 0) == (e->state == PROTO_WAIT_LOADED));
 	world_check(&s->w, e->n <= l->load_want);
 	world_check(&s->w, (e->n == l->load_want) == (e->reason == PROTO_REASON_NONE));
@@ -188,8 +121,10 @@ static void load_event(struct sim *s, struct sim_lease *l, const struct proto_ev
 static void reserved(struct sim *s, struct sim_session *se, struct sim_lease *l, int status,
 		     const struct proto_reserve_rep *rep)
 {
-	if (sim_over(s, se, l, status))
+	if (sim_over(s, se, l, status)) {
+		l->used &= !l->lost; /* it was told, and not of something else */
 		return;
+	}
 	world_check(&s->w, status == PROTO_STATUS_OK || status == PROTO_STATUS_BUSY);
 	if (status != PROTO_STATUS_OK) {
 		l->lead_path = 0;
@@ -197,8 +132,8 @@ static void reserved(struct sim *s, struct sim_session *se, struct sim_lease *l,
 	}
 	world_check(&s->w, rep->n > 0 && rep->n <= l->want && rep->first == l->n_path + l->n_res);
 	for (uint32_t i = 0; i < rep->n; i++) {
-		uint32_t slot = slot_of(s, rep->runs, i);
-		struct sim_claim c = claim_of(s, se, l, SIM_WRITES, slot, rep->reuse);
+		uint32_t slot = sim_slot_of(s, rep->runs, i);
+		struct sim_claim c = sim_claim_of(s, se, l, SIM_WRITES, slot, rep->reuse);
 
 		/* Half-done work, which nobody may be shown and nobody may disturb. */
 		test_rng_fill(&s->rng, c.bytes, c.len);
@@ -264,40 +199,19 @@ void sim_hear(struct sim *s)
 
 /* ---- MATCH and EXTEND ------------------------------------------------------------------------ */
 
-/* A donor: the first tokens of a block that begins like the next one of this prompt. */
-static void claim_tail(struct sim *s, struct sim_session *se, struct sim_lease *l,
-		       const struct proto_match_rep *rep)
-{
-	struct sim_claim c = claim_of(s, se, l, SIM_READS, rep->tail_slot, rep->reuse);
-
-	l->tail_offer = rep->tail_tokens;
-	if (!rep->tail_tokens)
-		return;
-	world_check(&s->w, ns_of(l) == 0 && rep->tail_tokens < UNIVERSE_BT);
-	c.lease = ~l->id; /* until the next COMMIT */
-	sim_content(&l->p, l->epoch, l->p.skip + l->n_path, c.len, c.bytes);
-	c.len = rep->tail_tokens * (UNIVERSE_BYTES / UNIVERSE_BT);
-	sim_claim(s, se->proc, &c);
-}
-
 static void check_match(struct sim *s, struct sim_session *se, struct sim_lease *l,
 			const struct proto_match_rep *rep, uint32_t flags)
 {
 	uint32_t lower = rep->n_host + rep->n_redis;
 
 	world_check(&s->w, !rep->more && l->n_path + rep->n_device + lower <= l->given);
-	for (uint32_t i = 0; i < rep->n_device; i++) {
-		claim_block(s, se, l, l->n_path, slot_of(s, rep->runs, i), rep->reuse);
-		l->n_path++;
-	}
+	sim_claim_found(s, se, l, rep);
 	if (l->loading) /* what is behind the load's blocks came otherwise */
 		l->load_taken = radix_min_u32(l->load_want, l->load_taken + rep->n_device);
-	if (rep->n_device < l->loaded && l->epoch == s->epochs[ns_of(l)])
+	if (rep->n_device < l->loaded && l->epoch == s->epochs[sim_ns_of(l)])
 		world_fail(&s->w, "%u blocks were loaded, %u are usable", l->loaded, rep->n_device);
 	l->loaded = 0;
-	check_found(s, l, l->n_path, l->n_path + lower);
-	sim_claims_end(s, se->proc, s->life, ~l->id);
-	claim_tail(s, se, l, rep);
+	sim_found_check(s, l, l->n_path, l->n_path + lower);
 	if ((flags & PROTO_MATCH_PROMOTE) && lower && rep->advice == 0 && !l->loading) {
 		l->loading = se->c->seq;
 		l->load_want = lower;
@@ -312,10 +226,12 @@ static void begin_prompt(struct sim *s, const struct sim_session *se, struct sim
 
 	memset(l, 0, sizeof(*l));
 	universe_prompt(&s->rng, &l->p, root == 3 && se->proc < SIM_BLUE ? 4 : root);
-	l->epoch = s->epochs[ns_of(l)];
-	l->island = s->nature.islands && ns_of(l) == 2 && sim_chance(s, 300);
+	l->epoch = s->epochs[sim_ns_of(l)];
+	l->island = s->nature.islands && sim_ns_of(l) == 2 && sim_chance(s, 300);
 	l->p.skip = l->island ? sim_below(s, l->p.n) : 0;
 	l->given = 1 + sim_below(s, l->p.n - l->p.skip);
+	l->window = se->window[sim_ns_of(l)];
+	l->exact = sim_ns_of(l) == s->nature.coded_ns && sim_more(s, 250);
 	l->begun_ns = s->w.now_ns;
 }
 
@@ -324,7 +240,7 @@ static struct proto_span tail_of(struct sim *s, const struct sim_lease *l)
 {
 	struct proto_span tail = { 0 };
 
-	if (ns_of(l) == 0 && l->p.n > l->given && sim_chance(s, 500)) {
+	if (sim_ns_of(l) == 0 && l->p.n > l->given && sim_chance(s, 500)) {
 		tail.p = l->p.keys[l->given];
 		tail.n = 4 * (1 + sim_below(s, UNIVERSE_BT - 1));
 	}
@@ -345,17 +261,23 @@ static void match(struct sim *s, struct sim_session *se, struct sim_lease *l, ui
 	uint8_t keys[UNIVERSE_MAX * MODEL_KEY];
 	int status;
 
-	m.ns = se->ns[ns_of(l)];
+	m.ns = se->ns[sim_ns_of(l)];
 	m.tenant = universe_roots[l->p.root].tenant;
 	m.salt = world_text(universe_roots[l->p.root].salt);
 	m.deadline_us = sim_chance(s, 300) ? 1 + sim_below(s, 500) : 0;
 	m.keys = keys_of(l, 0, l->given, keys);
 	m.tail = tail_of(s, l);
 	m.n_tokens = l->n_tokens = l->given * UNIVERSE_BT + m.tail.n / 4;
+	m.flags |= l->exact ? PROTO_MATCH_EXACT : 0u;
+	s->result->exact += l->exact;
+	s->result->windowed += l->window > 0;
 	s->evicts = m.flags & PROTO_MATCH_PROMOTE;
 	status = world_match(se->c, &m, &rep);
 	if (sim_over(s, se, NULL, status))
 		return;
+	if (sim_device_refused(s, se, sim_ns_of(l), status))
+		return;
+	world_check(&s->w, se->opened[sim_ns_of(l)] || status != PROTO_STATUS_OK);
 	/* Too many leases of sockets that this process closed. */
 	if (status == PROTO_STATUS_LIMIT && sim_proc_of(s, se)->n_closed) {
 		sim_quiesce(s, se, s->life);
@@ -469,9 +391,10 @@ void sim_fill(struct sim *s, struct sim_session *se, struct sim_lease *l)
  */
 static void conflict(struct sim *s, struct sim_session *se, struct sim_lease *l, int status)
 {
-	world_check(&s->w, status == PROTO_STATUS_CONFLICT && s->nature.islands && ns_of(l) == 2);
+	world_check(&s->w,
+		    status == PROTO_STATUS_CONFLICT && s->nature.islands && sim_ns_of(l) == 2);
 	for (uint32_t i = 0; i < l->n_res; i++)
-		oracle_maybe(&s->oracle, path_of(l, l->n_path + i), l->p.root);
+		oracle_maybe(&s->oracle, sim_path_of(l, l->n_path + i), l->p.root);
 	sim_release(s, se, l);
 }
 
@@ -485,7 +408,7 @@ static void commit_sent(struct sim *s, struct sim_session *se, struct sim_lease 
 		fill(s, c);
 		c->use = SIM_KEEPS;
 		c->revocable = sim_proc_of(s, se)->copies && s->nature.max_age_ns;
-		oracle_maybe(&s->oracle, path_of(l, l->n_path + i), l->p.root);
+		oracle_maybe(&s->oracle, sim_path_of(l, l->n_path + i), l->p.root);
 	}
 	sim_claims_end(s, se->proc, s->life, ~l->id); /* the donor is let go of */
 }
@@ -513,27 +436,33 @@ static void own_slot(struct sim *s, const struct sim_session *se, const struct s
 static void committed(struct sim *s, struct sim_session *se, struct sim_lease *l, uint32_t n,
 		      const struct proto_commit_rep *rep)
 {
-	uint32_t n_other = 0;
+	uint32_t n_other = 0, outside = sim_outside(l, l->n_path + n);
+	bool own;
 
+	for (uint32_t i = 0; i < n; i++)
+		n_other += sim_slot_of(s, rep->runs, i) != l->res[i];
+	/* Where the block that counts was changed, whoever wants exact bytes is told of his own. */
+	own = l->exact && rep->n_duplicate > n_other;
 	for (uint32_t i = 0; i < n; i++) {
-		uint32_t slot = slot_of(s, rep->runs, i);
+		uint32_t slot = sim_slot_of(s, rep->runs, i);
 
-		n_other += slot != l->res[i];
-		own_slot(s, se, l, l->res[i], slot != l->res[i]);
-		oracle_add(&s->oracle, path_of(l, l->n_path), l->p.root);
+		own_slot(s, se, l, l->res[i], own || slot != l->res[i]);
+		oracle_add(&s->oracle, sim_path_of(l, l->n_path), l->p.root);
 		if (!l->island)
-			ideal_add(&s->ideal, path_of(l, l->n_path),
-				  l->n_path ? path_of(l, l->n_path - 1) : 0, s->ns_group[ns_of(l)],
-				  ns_of(l));
-		claim_block(s, se, l, l->n_path, slot, rep->reuse);
+			ideal_add(&s->ideal, sim_path_of(l, l->n_path),
+				  l->n_path ? sim_path_of(l, l->n_path - 1) : 0,
+				  s->ns_group[sim_ns_of(l)], sim_ns_of(l));
+		if (l->n_path >= outside && !(own && slot == l->res[i]))
+			(void)sim_claim_block(s, se, l, l->n_path, slot, rep->reuse);
 		l->n_path++;
 	}
-	world_check(&s->w, rep->n_duplicate == n_other && rep->n_stored + n_other == n);
+	world_check(&s->w,
+		    (own || rep->n_duplicate == n_other) && rep->n_stored + rep->n_duplicate == n);
 	l->n_res -= n;
 	memmove(l->res, l->res + n, l->n_res * sizeof(l->res[0]));
 	s->result->commits += n;
 	sim_know(s, l);
-	l->lead_path = l->n_res && l->lead_path ? path_of(l, l->n_path) : 0;
+	l->lead_path = l->n_res && l->lead_path ? sim_path_of(l, l->n_path) : 0;
 }
 
 void sim_commit(struct sim *s, struct sim_session *se, struct sim_lease *l)
@@ -548,6 +477,7 @@ void sim_commit(struct sim *s, struct sim_session *se, struct sim_lease *l)
 	m.tail_tokens = l->tail_offer ? sim_below(s, l->tail_offer + 1) : 0;
 	l->tail_offer = 0;
 	commit_sent(s, se, l, m.n);
+	sim_claims_slide(s, se, l, l->n_path + m.n);
 	s->evicts = false;
 	status = world_commit(se->c, &m, &rep);
 	if (sim_over(s, se, l, status))
@@ -594,6 +524,7 @@ void sim_see(struct sim *s, struct sim_session *se, const struct universe_prompt
 
 	world_check(&s->w, !l->used && !p->skip);
 	*l = (struct sim_lease){ .p = *p, .epoch = epoch, .given = p->n, .begun_ns = s->w.now_ns };
+	l->window = se->window[sim_ns_of(l)];
 	match(s, se, l, PROTO_MATCH_PROMOTE | PROTO_MATCH_NO_TAIL);
 	if (!s->w.engine)
 		return;
@@ -631,17 +562,17 @@ void sim_probe(struct sim *s, struct sim_session *se)
 	l.given += l.p.skip; /* from the beginning */
 	l.p.skip = 0;
 	l.island = false;
-	m.ns = se->ns[ns_of(&l)];
+	m.ns = se->ns[sim_ns_of(&l)];
 	m.tenant = universe_roots[l.p.root].tenant;
 	m.salt = world_text(universe_roots[l.p.root].salt);
 	m.keys = keys_of(&l, 0, l.given, keys);
 	m.n_tokens = l.given * UNIVERSE_BT;
 	s->evicts = false;
 	status = world_probe(se->c, &m, &rep);
-	if (sim_over(s, se, NULL, status))
+	if (sim_over(s, se, NULL, status) || sim_device_refused(s, se, sim_ns_of(&l), status))
 		return;
 	world_check(&s->w, status == PROTO_STATUS_OK);
-	check_found(s, &l, rep.n_device, rep.n_device + rep.n_host + rep.n_redis);
+	sim_found_check(s, &l, rep.n_device, rep.n_device + rep.n_host + rep.n_redis);
 }
 
 void sim_prefetch(struct sim *s, struct sim_session *se)
@@ -656,15 +587,16 @@ void sim_prefetch(struct sim *s, struct sim_session *se)
 	l.given += l.p.skip; /* from the beginning */
 	l.p.skip = 0;
 	l.island = false;
-	m.ns = se->ns[ns_of(&l)];
+	m.ns = se->ns[sim_ns_of(&l)];
 	m.tenant = universe_roots[l.p.root].tenant;
 	m.salt = world_text(universe_roots[l.p.root].salt);
 	m.deadline_us = sim_chance(s, 300) ? 1 + sim_below(s, 500) : 0;
 	m.keys = keys_of(&l, 0, l.given, keys);
 	m.n_tokens = l.given * UNIVERSE_BT;
 	status = world_prefetch(se->c, &m, &rep);
-	if (sim_over(s, se, NULL, status) || status == PROTO_STATUS_UNSUPPORTED)
+	if (sim_over(s, se, NULL, status) || status == PROTO_STATUS_UNSUPPORTED ||
+	    sim_device_refused(s, se, sim_ns_of(&l), status))
 		return;
 	world_check(&s->w, status == PROTO_STATUS_OK);
-	check_found(s, &l, rep.n_device, rep.n_device + rep.n_host + rep.n_redis);
+	sim_found_check(s, &l, rep.n_device, rep.n_device + rep.n_host + rep.n_redis);
 }

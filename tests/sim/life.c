@@ -67,6 +67,7 @@ void sim_forget(struct sim *s, uint32_t ns)
 struct asker {
 	struct world_client *c;
 	uint32_t ns[UNIVERSE_NS];
+	bool lost[UNIVERSE_NS]; /* its device is: nothing can be asked */
 };
 
 static bool ask_open(struct sim *s, struct asker *a)
@@ -82,37 +83,48 @@ static bool ask_open(struct sim *s, struct asker *a)
 		return false;
 	for (uint32_t k = 0; k < UNIVERSE_NS; k++) {
 		struct proto_open_rep opened;
+		int status = sim_open(s, a->c, k, false, &opened);
 
-		if (sim_open(s, a->c, k, &opened) != PROTO_STATUS_OK)
+		a->lost[k] = status == PROTO_STATUS_DEVICE_LOST;
+		if (a->lost[k])
+			continue;
+		if (status != PROTO_STATUS_OK)
 			return false;
 		a->ns[k] = opened.ns;
+		s->ns_group[k] = opened.group;
 		memcpy(s->digests[k], opened.digest.p, sizeof(s->digests[k]));
 	}
 	return true;
 }
 
-static void ask(struct sim *s, struct asker *a, const struct universe_prompt *p,
+/* False: its device was lost meanwhile. */
+static bool ask(struct sim *s, struct asker *a, const struct universe_prompt *p,
 		struct sim_found *ret)
 {
 	struct proto_probe_req m = { .has = PROTO_HAS_ALL, .flags = PROTO_PROBE_BITMAP };
 	struct proto_probe_rep rep;
 	uint8_t keys[UNIVERSE_MAX * MODEL_KEY];
-	uint32_t len = universe_key_len(p->root);
+	uint32_t len = universe_key_len(p->root), ns = universe_roots[p->root].ns;
+	int status;
 
 	for (uint32_t i = 0; i < p->n; i++)
 		memcpy(keys + i * len, p->keys[i], len);
-	m.ns = a->ns[universe_roots[p->root].ns];
+	m.ns = a->ns[ns];
 	m.tenant = universe_roots[p->root].tenant;
 	m.salt = world_text(universe_roots[p->root].salt);
 	m.keys = (struct proto_span){ .p = keys, .n = p->n * len };
 	m.n_tokens = p->n * UNIVERSE_BT;
-	world_check(&s->w, world_probe(a->c, &m, &rep) == PROTO_STATUS_OK);
+	status = world_probe(a->c, &m, &rep);
+	if (status == PROTO_STATUS_DEVICE_LOST && s->devices[s->ns_group[ns]].lost)
+		return false;
+	world_check(&s->w, status == PROTO_STATUS_OK);
 	memset(ret, 0, sizeof(*ret));
 	world_check(&s->w, rep.bitmap.n <= sizeof(ret->bits));
 	memcpy(&ret->bits, rep.bitmap.p, rep.bitmap.n);
 	ret->n_device = rep.n_device;
 	ret->n_redis = rep.n_redis;
 	ret->n_lead = rep.n_device + rep.n_host + rep.n_redis;
+	return true;
 }
 
 /* Looks change nothing: the invariants need not be looked at after each. */
@@ -125,8 +137,10 @@ static void look(struct sim *s, void (*each)(struct sim *s, uint32_t i, const st
 	s->w.config.no_verify = true;
 	world_check(&s->w, ask_open(s, &a));
 	for (uint32_t i = 0; i < s->n_known; i++) {
-		ask(s, &a, &s->known[i].p, &f);
-		each(s, i, &f);
+		if (a.lost[universe_roots[s->known[i].p.root].ns])
+			continue;
+		if (ask(s, &a, &s->known[i].p, &f))
+			each(s, i, &f);
 	}
 	world_eof(a.c);
 	s->w.config.no_verify = no_verify;
@@ -147,25 +161,6 @@ void sim_audit_take(struct sim *s)
 	look(s, keep_found);
 }
 
-/* Blocks of the prompt that a living process reads, from its beginning. */
-static uint32_t held(const struct sim *s, const struct sim_known *k)
-{
-	uint32_t best = 0;
-
-	for (uint32_t i = 0; i < SIM_PROCS; i++) {
-		for (uint32_t c = 0; c < s->procs[i].claims.n; c++) {
-			const struct sim_claim *v = &s->procs[i].claims.v[c];
-
-			if (v->use != SIM_READS || v->path == 0 || v->revocable)
-				continue;
-			for (uint32_t j = best; j < k->p.n; j++)
-				if (sim_path(&k->p, k->epoch, j) == v->path)
-					best = j + 1;
-		}
-	}
-	return best;
-}
-
 static uint32_t count_bits(uint64_t v)
 {
 	return (uint32_t)__builtin_popcountll(v);
@@ -176,7 +171,7 @@ static void compare(struct sim *s, uint32_t i, const struct sim_found *now)
 	struct sim_known *k = &s->known[i];
 	const struct sim_found *was = &k->before;
 	uint64_t must = was->bits, gone;
-	uint32_t least = held(s, k);
+	uint32_t least = sim_held(s, &k->p, k->epoch, k->p.n, 0, false);
 
 	for (uint32_t j = 0; j < k->p.n; j++)
 		if ((now->bits >> j & 1) && !oracle_may(&s->oracle, sim_path(&k->p, k->epoch, j)))
@@ -361,10 +356,14 @@ static bool is_checksum(uint64_t at)
 static bool damage(struct sim *s)
 {
 	uint32_t g = sim_below(s, 2);
-	const struct radix_store *st = &s->w.pools[g].table.store;
-	uint8_t *bytes = st->base;
+	bool spread = s->nature.windows_ns != RADIX_NONE || s->nature.coded_ns != RADIX_NONE;
+	const struct radix_store *st;
+	uint8_t *bytes;
 	uint64_t at = 0, from = sim_chance(s, 50) ? 0 : 4096; /* seldom in the head */
 
+	g = spread ? sim_more_below(s, WORLD_GROUPS) : g;
+	st = &s->w.pools[g].table.store;
+	bytes = st->base;
 	if (s->config.faultless || !s->w.pools[g].pool || !sim_chance(s, 40))
 		return false;
 	for (uint32_t i = 0; i == 0 || (i < 100 && !bytes[at]); i++)
@@ -372,6 +371,7 @@ static bool damage(struct sim *s)
 	if (is_checksum(at) && s->host_hurt)
 		return false; /* both at once are not made good */
 	s->sum_hurt |= is_checksum(at);
+	s->marks_hurt = true;
 	bytes[at] ^= (uint8_t)(1u << sim_below(s, 8));
 	world_note(&s->w, "       a bit of byte %llu of the block table of pool %u flips\n",
 		   (unsigned long long)at, g);
@@ -407,6 +407,7 @@ void sim_daemon_start(struct sim *s)
 	if (!s->config.faultless && sim_chance(s, 150))
 		change_settings(s);
 	damaged = damage(s);
+	s->w.config.hold_pools = false;
 	lost = lose_pools(s);
 	if (!s->config.faultless && sim_chance(s, damaged ? 500 : 150))
 		world_life_kill_at(&s->w, 1 + sim_below(s, damaged ? 300 : 1u << sim_below(s, 8)));
@@ -414,6 +415,8 @@ void sim_daemon_start(struct sim *s)
 	s->w.config.hold_pools = false;
 	if (lost && s->w.engine)
 		world_pool_answer(&s->w, false);
+	for (uint32_t i = 0; i < WORLD_GROUPS; i++)
+		s->devices[i].lost = false; /* the new program opened it again */
 	s->life = s->w.life.n;
 	s->boots[s->life] = s->w.config.engine.boot;
 	drop_old_memory(s);

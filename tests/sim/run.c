@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
+#include "radix/windows.h"
 #include "tests/lib/world_internal.h"
 #include "tests/sim/sim_internal.h"
 
@@ -70,7 +71,7 @@ static void outside(struct sim *s)
 static uint32_t some_ns(const struct sim *s, uint32_t k)
 {
 	for (uint32_t i = 0; i < SIM_SESSIONS; i++)
-		if (s->sessions[i].c && s->sessions[i].ns[k])
+		if (s->sessions[i].c && s->sessions[i].opened[k])
 			return s->sessions[i].ns[k];
 	return RADIX_NONE;
 }
@@ -165,6 +166,15 @@ static uint32_t old_life(const struct sim *s, const struct sim_proc *p)
 	return life;
 }
 
+/* Its device was lost; sometimes it goes on as if it had not heard. */
+static bool needs_open(struct sim *s, const struct sim_session *se)
+{
+	for (uint32_t k = 0; k < UNIVERSE_NS; k++)
+		if (!se->opened[k] && (se->proc < SIM_BLUE || k == 1))
+			return sim_more(s, 600);
+	return false;
+}
+
 static void work(struct sim *s, uint32_t si)
 {
 	struct sim_session *se = &s->sessions[si];
@@ -196,6 +206,10 @@ static void work(struct sim *s, uint32_t si)
 			sim_see(s, se, &k->p, k->epoch);
 	} else if (dice < 150 && old_life(s, p)) {
 		sim_quiesce(s, se, old_life(s, p));
+	} else if (needs_open(s, se)) {
+		sim_open_rest(s, se);
+	} else if (l->used && l->lost) {
+		sim_device_told(s, se, l);
 	} else if (!l->used) {
 		sim_match(s, se);
 	} else {
@@ -207,7 +221,9 @@ static void something(struct sim *s, uint32_t si)
 {
 	const struct sim_nature *n = &s->nature;
 
-	if (s->w.tiers && sim_chance(s, n->outside_permille))
+	if (n->lost_permille && !s->draining && sim_more(s, n->lost_permille))
+		sim_device_lose_some(s);
+	else if (s->w.tiers && sim_chance(s, n->outside_permille))
 		outside(s);
 	else if (sim_chance(s, n->admin_permille))
 		admin(s);
@@ -226,7 +242,8 @@ static void commit_some(struct sim *s, uint32_t from)
 		struct sim_session *se = &s->sessions[(from + i) % SIM_SESSIONS];
 
 		for (uint32_t k = 0; k < SIM_LEASES && se->c; k++) {
-			if (!se->leases[k].used || !se->leases[k].n_res || se->leases[k].reserving)
+			if (!se->leases[k].used || !se->leases[k].n_res ||
+			    se->leases[k].reserving || se->leases[k].lost)
 				continue;
 			sim_commit(s, se, &se->leases[k]);
 			return;
@@ -299,7 +316,9 @@ static void daemon_ends(struct sim *s, uint32_t si)
 
 static void while_down(struct sim *s, uint32_t si)
 {
-	if (sim_chance(s, 100))
+	if (s->nature.lost_permille && sim_more(s, 2 * s->nature.lost_permille))
+		sim_device_lose_some(s);
+	else if (sim_chance(s, 100))
 		sim_kill(s, s->sessions[si].proc);
 	else if (sim_chance(s, 100))
 		s->w.now_ns += sim_below(s, 1000000);
@@ -314,7 +333,7 @@ static void one_op(struct sim *s)
 	uint32_t kills = s->op < 30 ? 5 * s->nature.kills_permille : s->nature.kills_permille;
 
 	s->op_began_ns = s->w.now_ns;
-	if (s->op >= s->nature.crowd_at && !s->down && !s->draining) {
+	if (s->op >= s->nature.crowd_at && !s->down && !s->draining && !sim_devices_lost(s)) {
 		s->nature.crowd_at = UINT64_MAX;
 		sim_crowd(s);
 		return;
@@ -359,6 +378,22 @@ static void draw_tiers(struct sim *s, struct world_tiers_config *t)
 		t->faults[i] = sim_below(s, 20);
 }
 
+/* What not every world has, each by its own dice. */
+static void draw_more(struct sim *s, const struct world_config *wc)
+{
+	struct sim_nature *n = &s->nature;
+	bool faults = !s->config.faultless;
+
+	n->windows_ns = n->coded_ns = RADIX_NONE;
+	n->lost_permille = faults && sim_more(s, 300) ? 3 + sim_more_below(s, 6) : 0;
+	if (sim_more(s, 250))
+		n->windows_ns = sim_more_below(s, n->islands ? 2 : 3);
+	if (sim_more(s, 250) && (wc->tiers.host_blocks || wc->tiers.redis))
+		n->coded_ns = sim_more_below(s, 2);
+	n->old_versions = n->windows_ns == RADIX_NONE && n->coded_ns == RADIX_NONE &&
+			  sim_more(s, 500);
+}
+
 static void draw(struct sim *s, struct world_config *wc)
 {
 	struct sim_nature *n = &s->nature;
@@ -390,6 +425,7 @@ static void draw(struct sim *s, struct world_config *wc)
 	wc->engine.limits.pending_ns = 3000000;
 	wc->engine.limits.reserve_ns = 1000000 * (1 + sim_below(s, 10));
 	wc->engine.limits.lease_max_age_ns = n->max_age_ns;
+	draw_more(s, wc);
 }
 
 /* What all tiers hold together. */
@@ -452,22 +488,33 @@ static void check_end(struct sim *s)
 		world_redis_stall(&s->w, false);
 		world_redis_up(&s->w, true);
 	}
+	s->nature.lost_permille = 0;
+	if (sim_devices_lost(s))
+		run_until_idle(s);
+	while (sim_devices_lost(s)) {
+		world_advance(&s->w, 60000000000); /* it is asked for again by then */
+		sim_devices_mend(s);
+	}
 	world_advance(&s->w, s->w.config.engine.grace_ns + 1);
 	see_all(s);
 	run_until_idle(s);
 	check_ledger(s);
 	world_check(&s->w, world_in_flight(&s->w) == 0);
 	for (uint32_t g = 0; g < WORLD_GROUPS; g++) {
+		struct radix_window_stats ws;
 		struct radix_stats st;
 
 		if (!world_index(&s->w, g))
 			continue;
 		world_stats(&s->w, g, &st);
+		radix_window_stats(world_index(&s->w, g), &ws);
 		world_check(&s->w, st.n_pins == 0);
 		world_check(&s->w, st.slots[RADIX_SLOT_FREE] + st.slots[RADIX_SLOT_READY] ==
 					   s->w.pools[g].n_slots);
 		world_check(&s->w, st.tier[0] == st.slots[RADIX_SLOT_READY]);
-		world_check(&s->w, st.n_blocks == st.tier[0] + st.tier[1] + st.tier[2]);
+		world_check(&s->w,
+			    st.n_blocks == st.tier[0] + st.tier[1] + st.tier[2] + ws.n_hollow);
+		s->result->hollow += ws.hollowed_total;
 	}
 }
 
@@ -479,6 +526,7 @@ static void begin(struct sim *s, const struct sim_config *config, struct sim_res
 	s->config = *config;
 	s->result = ret;
 	s->rng = config->seed * 0x9e3779b97f4a7c15u + 1;
+	s->more = config->seed * 0xd1342543de82ef95u + 77;
 	s->next_pid = 100;
 	draw(s, &wc);
 	world_check(&s->w, world_init(&s->w, &wc) == 0);
@@ -501,6 +549,7 @@ void sim_run(const struct sim_config *config, struct sim_result *ret)
 			world_fail(&s->w, "the daemon is gone, and nobody has seen it");
 		if (!s->down)
 			sim_hear(s);
+		sim_devices_turn(s);
 		sim_ghosts_act(s);
 		sim_claims_check(s);
 		sim_copies_check(s);

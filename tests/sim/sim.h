@@ -41,6 +41,13 @@ struct sim_config {
 	X(damages, "block tables damaged")                                  \
 	X(sleeps, "workers stopped")                                        \
 	X(jumps, "jumps of the clock")                                      \
+	X(devices, "devices lost")                                          \
+	X(told_lost, "leases told that their device is lost")               \
+	X(kept_lower, "blocks that had to stay, and did, when it was")      \
+	X(lossy, "blocks told to be changed by a codec")                    \
+	X(exact, "prompts asked for exactly")                               \
+	X(hollow, "blocks made hollow in the last lives")                   \
+	X(windowed, "prompts asked for through a window")                   \
 	X(outside, "faults of Redis and of host memory")                    \
 	X(orphaned, "leases that outlived their socket")                    \
 	X(revoked, "leases taken back")                                     \

@@ -23,11 +23,17 @@ struct sim_nature {
 	uint32_t kills_permille, outside_permille, admin_permille, sleep_permille;
 	uint64_t max_age_ns;
 	uint64_t crowd_at; /* the operation at which the crowd comes */
+	uint32_t lost_permille;
+	bool old_versions;             /* some processes speak version 2 */
+	uint32_t windows_ns, coded_ns; /* read through a window; coded below; RADIX_NONE: none */
 };
 
 struct sim_lease {
 	bool used;
-	bool island; /* found by its first key: blocks begin at p.skip */
+	bool island;     /* found by its first key: blocks begin at p.skip */
+	bool exact;      /* it takes nothing that a codec has changed */
+	bool lost;       /* its device was; the next request on it is told so */
+	uint32_t window; /* blocks that it reads at the end of its path; 0: all of them */
 	uint64_t id;
 	uint64_t epoch;
 	struct universe_prompt p;
@@ -53,6 +59,9 @@ struct sim_session {
 	struct world_client *c; /* NULL: not connected */
 	uint32_t proc;
 	uint32_t ns[UNIVERSE_NS];
+	bool opened[UNIVERSE_NS];     /* and the memory is mapped */
+	uint32_t mapped[UNIVERSE_NS]; /* that of which life of the device */
+	uint32_t window[UNIVERSE_NS];
 	struct sim_lease leases[SIM_LEASES];
 };
 
@@ -61,9 +70,18 @@ struct sim_proc {
 	struct prefixd_peer peer;
 	struct proto_id instance;
 	bool copies;
-	uint64_t asleep; /* stopped until this operation */
+	uint16_t version; /* the latest that it speaks */
+	uint64_t asleep;  /* stopped until this operation */
 	struct sim_claims claims;
 	uint32_t n_closed; /* sockets it closed in this life and holds leases of */
+};
+
+/* The device under a pool group. */
+struct sim_device {
+	bool lost;
+	uint32_t life;        /* how often it was */
+	struct proto_id pool; /* what its memory is called, */
+	uint32_t named;       /* in which of these lives */
 };
 
 /* What PROBE says of a prompt. */
@@ -88,6 +106,7 @@ struct sim {
 	struct sim_result *result;
 	uint64_t op;
 	uint64_t rng;  /* of what happens; the world has its own */
+	uint64_t more; /* of what not every world has: the others are what they were without it */
 	uint32_t life; /* of the daemon, from 1 on */
 	struct proto_id boots[1024];
 	bool down;      /* no daemon */
@@ -103,6 +122,9 @@ struct sim {
 	struct oracle oracle;
 	uint64_t epochs[UNIVERSE_NS];
 	uint32_t ns_group[UNIVERSE_NS];
+	struct sim_device devices[WORLD_GROUPS];
+	uint64_t devices_back; /* the operation at which the devices that are lost work again */
+	bool marks_hurt;       /* what is told lossy may be exact */
 	struct ideal ideal;
 	struct sim_known *known;
 	uint32_t n_known, known_cap;
@@ -127,6 +149,26 @@ static inline bool sim_chance(struct sim *s, uint32_t permille)
 	return sim_below(s, 1000) < permille;
 }
 
+static inline uint32_t sim_more_below(struct sim *s, uint32_t n)
+{
+	return test_rng_below(&s->more, n);
+}
+
+static inline bool sim_more(struct sim *s, uint32_t permille)
+{
+	return sim_more_below(s, 1000) < permille;
+}
+
+static inline uint32_t sim_ns_of(const struct sim_lease *l)
+{
+	return universe_roots[l->p.root].ns;
+}
+
+static inline uint64_t sim_path_of(const struct sim_lease *l, uint32_t i)
+{
+	return sim_path(&l->p, l->epoch, l->p.skip + i);
+}
+
 static inline struct sim_proc *sim_proc_of(struct sim *s, const struct sim_session *se)
 {
 	return &s->procs[se->proc];
@@ -139,14 +181,19 @@ static inline uint32_t sim_session_idx(const struct sim *s, const struct sim_ses
 
 static inline uint32_t sim_block_bytes(const struct sim *s, uint32_t ns)
 {
-	return ns == 2 && s->nature.two_groups ? SIM_BYTES : UNIVERSE_BYTES;
+	if (ns == s->nature.coded_ns)
+		return SIM_CODED_BYTES;
+	return ns == 2 && s->nature.two_groups ? 2 * UNIVERSE_BYTES : UNIVERSE_BYTES;
 }
 
 /* ---- worker.c: processes and sessions -------------------------------------------------------- */
 
-struct proto_open_req sim_open_req(const struct sim *s, uint32_t ns);
-/* OPEN; the clock is turned until it is answered. */
-int sim_open(struct sim *s, struct world_client *c, uint32_t ns, struct proto_open_rep *ret);
+/* OPEN, and whether the namespace is read through its window; the clock is turned until it is
+   answered. */
+int sim_open(struct sim *s, struct world_client *c, uint32_t ns, bool windowed,
+	     struct proto_open_rep *ret);
+/* Namespaces that are not open, as after the loss of a device, are opened. */
+void sim_open_rest(struct sim *s, struct sim_session *se);
 void sim_spawn(struct sim *s, uint32_t proc);
 /* HELLO, maybe QUIESCED for earlier lives, OPEN. */
 void sim_connect(struct sim *s, struct sim_session *se);
@@ -162,8 +209,27 @@ void sim_quiesce(struct sim *s, struct sim_session *se, uint32_t life);
 /* Its leases are over for the session, which cannot speak for them any more. */
 void sim_session_over(struct sim *s, struct sim_session *se);
 
+/* ---- blocks.c: slots that replies name ------------------------------------------------------- */
+
+struct sim_claim sim_claim_of(struct sim *s, const struct sim_session *se,
+			      const struct sim_lease *l, enum sim_use use, uint32_t slot,
+			      uint64_t reuse);
+/* Block j of the lease's path lies in this slot, says a reply.  True: as the codec gave it. */
+bool sim_claim_block(struct sim *s, struct sim_session *se, const struct sim_lease *l, uint32_t j,
+		     uint32_t slot, uint64_t reuse);
+/* So many of a path of n blocks lie before what the lease reads. */
+uint32_t sim_outside(const struct sim_lease *l, uint32_t n);
+/* The path has n blocks now: what lies outside is let go of. */
+void sim_claims_slide(struct sim *s, const struct sim_session *se, const struct sim_lease *l,
+		      uint32_t n);
+/* All that a MATCH or EXTEND found on the device, and the donor. */
+void sim_claim_found(struct sim *s, struct sim_session *se, struct sim_lease *l,
+		     const struct proto_match_rep *rep);
+
 /* ---- lease.c: what one worker asks ----------------------------------------------------------- */
 
+/* The i-th slot of the runs; PROTO_SLOT_NONE: it lies outside of all windows. */
+uint32_t sim_slot_of(struct sim *s, struct proto_span runs, uint32_t i);
 /* True: the reply is one that may come at any time, and there is nothing more to do. */
 bool sim_over(struct sim *s, struct sim_session *se, struct sim_lease *l, int status);
 /* The lease was taken back: what it wrote into is the worker's until QUIESCED. */
@@ -180,6 +246,16 @@ void sim_see(struct sim *s, struct sim_session *se, const struct universe_prompt
 	     uint64_t epoch);
 void sim_probe(struct sim *s, struct sim_session *se);
 void sim_prefetch(struct sim *s, struct sim_session *se);
+
+/* ---- found.c: what may be found, and what must be -------------------------------------------- */
+
+/*
+ * Blocks that whoever asks for the first n of the prompt finds on the device, since processes that
+ * live read them.
+ */
+uint32_t sim_held(const struct sim *s, const struct universe_prompt *p, uint64_t epoch, uint32_t n,
+		  uint32_t window, bool exact);
+void sim_found_check(struct sim *s, const struct sim_lease *l, uint32_t n_device, uint32_t n_all);
 
 /* ---- wait.c: who computes, who waits --------------------------------------------------------- */
 
@@ -209,3 +285,5 @@ void sim_daemon_gone(struct sim *s); /* it was seen to be */
 void sim_daemon_start(struct sim *s);
 void sim_invalidate(struct sim *s, uint32_t k);
 void sim_evict(struct sim *s, uint32_t group, uint32_t n);
+
+#include "tests/sim/lost.h"

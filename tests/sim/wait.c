@@ -77,6 +77,10 @@ void sim_wait_ended(struct sim *s, struct sim_lease *l, const struct proto_event
 	world_check(&s->w, e->n <= l->given - l->n_path);
 	s->result->waits++;
 	l->waiting = 0;
+	if (l->lost) {
+		world_check(&s->w, e->state == PROTO_WAIT_FAILED);
+		return;
+	}
 	if (e->state == PROTO_WAIT_LEAD)
 		told_to_lead(s, l, l->n_path + e->n, 1000ull * e->leader_us);
 }

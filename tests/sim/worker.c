@@ -8,6 +8,8 @@
 
 #include "tests/sim/sim_internal.h"
 
+static const char windows[] = "0:14"; /* of the last four blocks */
+
 /* A process number comes back now and then; what began at another time is another process. */
 void sim_spawn(struct sim *s, uint32_t proc)
 {
@@ -28,9 +30,10 @@ void sim_spawn(struct sim *s, uint32_t proc)
 	p->asleep = 0;
 	p->n_closed = 0;
 	p->copies = sim_chance(s, 200);
+	p->version = s->nature.old_versions && sim_more(s, 300) ? 2 : PROTO_VERSION;
 }
 
-struct proto_open_req sim_open_req(const struct sim *s, uint32_t ns)
+static struct proto_open_req open_req(const struct sim *s, uint32_t ns, bool windowed)
 {
 	struct proto_open_req o = world_open_req("m");
 
@@ -43,19 +46,36 @@ struct proto_open_req sim_open_req(const struct sim *s, uint32_t ns)
 	}
 	o.block_bytes = sim_block_bytes(s, ns);
 	o.layers = (uint32_t)o.block_bytes / UNIVERSE_BYTES;
+	if (ns == s->nature.windows_ns) {
+		o.windows = world_text(windows);
+		o.flags |= windowed ? PROTO_OPEN_WINDOWS : 0u;
+	}
+	if (ns == s->nature.coded_ns) {
+		o.layers = 1;
+		o.head_dim = SIM_CODED_BYTES / (4 * UNIVERSE_BT); /* K and V, two bytes each */
+		o.cold_codec = world_text(s->config.seed % 2 ? "fp8" : "int8");
+	}
 	return o;
 }
 
-int sim_open(struct sim *s, struct world_client *c, uint32_t ns, struct proto_open_rep *ret)
+int sim_open(struct sim *s, struct world_client *c, uint32_t ns, bool windowed,
+	     struct proto_open_rep *ret)
 {
-	struct proto_open_req o = sim_open_req(s, ns);
+	struct proto_open_req o = open_req(s, ns, windowed);
 	int status = world_open(c, &o, ret);
 
 	for (uint32_t i = 0; status == -EINPROGRESS; i++) {
-		uint64_t due = world_next_due(&s->w);
+		uint64_t due;
 
 		if (c->n_replies)
 			return world_open_reply(c, ret);
+		if (s->w.config.hold_pools && s->w.n_wanted)
+			sim_devices_mend(s); /* it may be another pool that is waited for */
+		else if (s->nature.lost_permille && sim_more(s, 20))
+			sim_device_lose_some(s);
+		if (c->n_replies)
+			return world_open_reply(c, ret);
+		due = world_next_due(&s->w);
 		if (due == UINT64_MAX || i > 10000)
 			world_fail(&s->w, "an OPEN waits for nothing");
 		world_advance(&s->w, due > s->w.now_ns ? due - s->w.now_ns : 0);
@@ -65,22 +85,24 @@ int sim_open(struct sim *s, struct world_client *c, uint32_t ns, struct proto_op
 	return status;
 }
 
-static bool open_all(struct sim *s, struct sim_session *se)
+void sim_open_rest(struct sim *s, struct sim_session *se)
 {
 	for (uint32_t k = 0; k < UNIVERSE_NS; k++) {
 		struct proto_open_rep rep;
 		int status;
 
-		if (se->proc >= SIM_BLUE && k != 1)
+		if ((se->proc >= SIM_BLUE && k != 1) || se->opened[k])
 			continue;
-		status = sim_open(s, se->c, k, &rep);
+		status = sim_open(s, se->c, k, k == s->nature.windows_ns && sim_more(s, 700), &rep);
 		if (sim_over(s, se, NULL, status))
-			return false;
+			return;
+		if (sim_device_refused(s, se, k, status))
+			continue;
 		world_check(&s->w, status == PROTO_STATUS_OK);
 		se->ns[k] = rep.ns;
 		s->ns_group[k] = rep.group;
+		sim_device_mapped(s, se, k, &rep);
 	}
-	return true;
 }
 
 /* Which earlier life of the daemon the process still has something of; 0: none. */
@@ -101,10 +123,12 @@ void sim_connect(struct sim *s, struct sim_session *se)
 	int status;
 
 	memset(se->leases, 0, sizeof(se->leases));
+	memset(se->opened, 0, sizeof(se->opened));
 	s->evicts = false;
 	se->c = world_connect_as(&s->w, &p->peer, &p->instance);
 	req = world_hello_req(se->c);
 	req.flags = p->copies ? PROTO_HELLO_COPIES : 0;
+	req.version_max = p->version;
 	status = world_hello(se->c, &req, &rep);
 	if (sim_over(s, se, NULL, status)) {
 		se->c = NULL;
@@ -115,7 +139,7 @@ void sim_connect(struct sim *s, struct sim_session *se)
 	     life = old_life(p, s->life))
 		sim_quiesce(s, se, life);
 	if (s->w.engine)
-		(void)open_all(s, se);
+		sim_open_rest(s, se);
 }
 
 /* Nobody can be asked about it any more; what the process holds of it stays the process' own. */
