@@ -171,7 +171,6 @@ bool gpu_queue_touches(const struct gpu_queue *q, const struct gpu_pool *pool)
 	return false;
 }
 
-/* Return: 0, or -EINVAL. */
 /* Return: 0; -ENOTSUP: it is more than a copy, on a device that only copies; -EINVAL. */
 int gpu_job_check(const struct gpu *g, const struct gpu_job *job)
 {
