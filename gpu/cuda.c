@@ -257,6 +257,7 @@ static int context_init(struct cuda *c)
 /* Nothing is in flight.  All of it, whatever of it there is. */
 static void take_down(struct cuda *c)
 {
+	gpu_cuda_kernels_deinit(c);
 	gpu_cuda_memory_deinit(c);
 	gpu_cuda_queues_deinit(c);
 	if (c->retained) {
@@ -315,7 +316,7 @@ static const struct gpu_ops cuda_ops = {
 	.slot_host = cuda_slot_host,
 	.host_pin = gpu_cuda_host_pin,
 	.host_unpin = gpu_cuda_host_unpin,
-	.codes = gpu_no_codes,
+	.codes = gpu_cuda_codes,
 	.submit = gpu_cuda_submit,
 	.event_fd = cuda_event_fd,
 	.reap = gpu_cuda_reap,
@@ -332,6 +333,7 @@ static struct cuda *cuda_new(void)
 	c->event_fd = c->wake_fd = c->tick_fd = -1;
 	radix_list_init(&c->pools);
 	radix_list_init(&c->pins);
+	radix_list_init(&c->stages);
 	for (uint32_t i = 0; i < CUDA_N_LANES; i++) {
 		gpu_queue_init(&c->lanes[i].taken);
 		gpu_queue_init(&c->lanes[i].flying);
@@ -352,6 +354,8 @@ static int start(struct cuda *c, const char *uuid, uint32_t nth, char *why, size
 		r = gpu_cuda_queues_init(c);
 	if (r == 0)
 		r = describe(c, why, why_len);
+	if (r == 0)
+		gpu_cuda_kernels_init(c, why, why_len);
 	return r;
 }
 

@@ -3,12 +3,15 @@
  *
  *     cuda.c         the device: finding it, its context, its end; what results of the driver mean
  *     cuda_memory.c  pools of slabs, and memory of this process that jobs may reach
- *     cuda_queue.c   jobs: batches, words, waking up, the watch over silent queues
+ *     cuda_queue.c   jobs: lanes, words, waking up, the watch over silent queues
+ *     cuda_batch.c   jobs that go to the driver together: which, by what path, and their copies
+ *     cuda_kernels.c what kernels do for a batch, and the memory that they need for it
  */
 #pragma once
 
 #include "gpu/driver.h"
 #include "gpu/gpu_internal.h"
+#include "gpu/kernels.h"
 
 #define CUDA_BATCH     64u   /* jobs that go to the driver together */
 #define CUDA_PIECES    128u  /* copies that they may be cut into */
@@ -16,6 +19,18 @@
 #define CUDA_TICK_MS   100
 #define CUDA_LOST_TICK 10u /* after which a queue of a lost device that does not end is given up */
 #define CUDA_PIN_BYTES (UINT64_C(1) << 30)
+
+/*
+ * Copies shorter than this go through the staging area where that saves most of them.  To start one
+ * costs a copy engine a microsecond or so, whatever its length; a bus of 50 GB/s moves 256 KiB in
+ * five, so that from there on little is left to save, and kernels take time from an engine.
+ */
+#define CUDA_GATHER_BELOW (UINT64_C(256) << 10)
+#define CUDA_GATHER_RUNS  4u /* that many copies become one, or it is not worth a launch */
+#define CUDA_STAGE_BYTES  (UINT64_C(16) << 20) /* of a lane, at least */
+#define CUDA_PLACES       4u    /* batches with kernels that are in flight on a lane */
+#define CUDA_BASES        2048u /* addresses of pieces in the tables of a batch */
+#define CUDA_GRID         16u   /* blocks of threads: a few, as an engine wants the rest */
 
 /* Two ways in, two out; the urgent ones come first. */
 enum {
@@ -26,6 +41,31 @@ enum {
 	CUDA_N_LANES
 };
 
+enum {
+#define X(name) CUDA_##name,
+	GPU_KERNELS(X)
+#undef X
+	CUDA_N_KERNELS
+};
+
+/* What the kernels of a batch read... */
+struct cuda_args {
+	uint32_t ids[CUDA_BATCH];
+	uint64_t base[CUDA_BASES];
+};
+
+/* ...and what they say. */
+struct cuda_results {
+	uint64_t sums[CUDA_BATCH][2];
+	uint32_t raw[CUDA_BATCH];
+};
+
+/* In pinned memory one for each batch in flight, and one on the device. */
+struct cuda_place {
+	struct cuda_args args;
+	struct cuda_results results;
+};
+
 struct cuda_lane {
 	gpu_cu_stream stream;
 	const uint64_t *word;    /* the device writes the number of the last batch that ended */
@@ -34,6 +74,14 @@ struct cuda_lane {
 	struct gpu_queue taken;  /* by submit(), not handed over */
 	struct gpu_queue flying; /* due_ns: the batch */
 	bool over;               /* of a lost device: nothing on it runs any more */
+	/* For kernels; made when they are first needed. */
+	struct cuda_place *places; /* CUDA_PLACES of them, pinned */
+	bool places_pinned;
+	uint32_t n_left[CUDA_PLACES]; /* jobs whose results somebody has not seen yet */
+	gpu_cu_ptr stage;             /* on the device: a place, and behind it... */
+	uint64_t stage_bytes;         /* ...that many bytes for packed blocks */
+	bool no_stage;                /* there was no memory for it: copies go without */
+	bool stuck;                   /* what is taken waits for a place */
 };
 
 /* Registered in parts of CUDA_PIN_BYTES; a copy may not cross from one to the next. */
@@ -51,6 +99,7 @@ struct cuda_pool {
 	uint32_t n_mapped; /* slabs from the first on */
 	struct gpu_cu_uuid device;
 	bool reserved;
+	bool hidden; /* nobody else maps it: it has no descriptors */
 	int fds[];
 };
 
@@ -65,6 +114,9 @@ struct cuda {
 	uint64_t granularity;
 	struct radix_list pools;
 	struct radix_list pins;
+	struct radix_list stages; /* pools that nobody has heard of */
+	gpu_cu_module module;     /* NULL: no kernels, plain copies only */
+	gpu_cu_function kernels[CUDA_N_KERNELS];
 	struct cuda_lane lanes[CUDA_N_LANES];
 	void *words; /* a page, NULL before there is one */
 	bool words_pinned;
@@ -78,6 +130,46 @@ struct cuda {
 	bool closing;
 	uint32_t lost_ticks;
 	char trouble[512];
+};
+
+/* Blocks of a batch that the same launches serve: of one kind, in slots of one pool. */
+struct cuda_group {
+	const struct gpu_pool *pool;
+	const struct gpu_coded *coded;
+	uint64_t off; /* of a block in its slot */
+	uint64_t len;
+	uint64_t packed_len; /* as it lies in the staging area and in host memory */
+	bool want_sum;
+	bool across;       /* within the device */
+	bool staged;       /* coded, or gathered */
+	uint32_t first, n; /* among the batch's jobs */
+	uint32_t base;     /* its first address in the tables */
+	gpu_cu_ptr stage;  /* of its first packed block */
+};
+
+/* Copies of one batch, as the driver wants them. */
+struct cuda_pieces {
+	gpu_cu_ptr dst[CUDA_PIECES];
+	gpu_cu_ptr src[CUDA_PIECES];
+	size_t len[CUDA_PIECES];
+	uint32_t n;
+};
+
+/* Jobs in the order of their groups, and in that by their addresses in host memory. */
+struct cuda_batch {
+	struct gpu_job *jobs[CUDA_BATCH];
+	uint32_t group_of[CUDA_BATCH];
+	uint32_t n;
+	struct cuda_group groups[CUDA_BATCH];
+	uint32_t n_groups; /* 0: there are no kernels */
+	uint32_t n_bases;
+	uint32_t n_copies; /* at most, by seams */
+	uint64_t staged;   /* bytes */
+	uint32_t place;
+	bool in;
+	bool kernels; /* some are launched */
+	bool results; /* some say something */
+	struct cuda_pieces pieces;
 };
 
 /* Names of the entries, for sentences. */
@@ -109,6 +201,11 @@ static inline struct cuda *gpu_cuda_of(const struct gpu *g)
 	return radix_container_of((uintptr_t)g, struct cuda, gpu);
 }
 
+static inline bool gpu_cuda_is_in(const struct cuda *c, const struct cuda_lane *lane)
+{
+	return lane == &c->lanes[CUDA_URGENT_IN] || lane == &c->lanes[CUDA_IN];
+}
+
 /* cuda.c */
 int gpu_cuda_open(const char *uuid, struct gpu **ret_gpu, char *why, size_t why_len);
 int gpu_cuda_open_nth(uint32_t nth, struct gpu **ret_gpu, char *why, size_t why_len);
@@ -132,6 +229,7 @@ int gpu_cuda_host_pin(struct gpu *g, void *p, uint64_t len);
 int gpu_cuda_host_know(struct gpu *g, void *p, uint64_t len);
 void gpu_cuda_host_unpin(struct gpu *g, void *p);
 const struct cuda_pin *gpu_cuda_pin_find(const struct cuda *c, uint64_t addr, uint64_t len);
+int gpu_cuda_stage_new(struct cuda *c, uint64_t len, gpu_cu_ptr *ret_addr);
 void gpu_cuda_memory_deinit(struct cuda *c);
 
 /* cuda_queue.c */
@@ -145,3 +243,20 @@ bool gpu_cuda_reaches(const struct cuda *c, uint64_t addr, uint64_t len);
 void gpu_cuda_wake(struct cuda *c);
 int gpu_cuda_submit(struct gpu *g, struct gpu_job *job);
 uint32_t gpu_cuda_reap(struct gpu *g, uint32_t budget);
+
+/* cuda_batch.c */
+uint32_t gpu_cuda_choose(const uint64_t *host, const uint64_t *device, uint32_t n, uint64_t len,
+			 bool *ret_staged);
+void gpu_cuda_hand_over(struct cuda *c, struct cuda_lane *lane, gpu_cu_host_fn on_end);
+
+/* cuda_kernels.c */
+void gpu_cuda_kernels_init(struct cuda *c, char *ret_why, size_t why_len);
+void gpu_cuda_kernels_deinit(struct cuda *c);
+bool gpu_cuda_codes(const struct gpu *g);
+int gpu_cuda_stage(struct cuda *c, struct cuda_lane *lane, uint64_t need);
+bool gpu_cuda_place_find(const struct cuda_lane *lane, uint32_t *ret_place);
+void gpu_cuda_fail(struct cuda_batch *b, const struct cuda_group *group);
+void gpu_cuda_kernels_begin(struct cuda *c, struct cuda_lane *lane, struct cuda_batch *b);
+void gpu_cuda_kernels_run(struct cuda *c, struct cuda_lane *lane, struct cuda_batch *b);
+void gpu_cuda_kernels_end(struct cuda *c, struct cuda_lane *lane, struct cuda_batch *b);
+void gpu_cuda_take_results(const struct cuda *c, struct cuda_lane *lane, struct gpu_job *job);

@@ -135,7 +135,7 @@ static int slab_new(struct cuda *c, struct cuda_pool *p, uint32_t i)
 	r = gpu_cuda_call(c, mem_create, &memory, slab_len(p, i), &c->prop, 0);
 	if (r < 0)
 		return r;
-	r = slab_export(c, p, i, memory);
+	r = p->hidden ? 0 : slab_export(c, p, i, memory);
 	if (r == 0)
 		r = slab_map(c, p, i, memory);
 	gpu_cuda_undo(c, mem_release, memory);
@@ -311,6 +311,29 @@ int gpu_cuda_pool_fd(struct gpu_pool *pool, uint32_t slab, bool read_only)
 	return read_only ? -ENOTSUP : p->fds[slab];
 }
 
+/*
+ * Memory of the device until the close, which is in no pool: nobody maps it, and no job may name
+ * it.  It holds anything.  Return: 0, -ENOMEM, -EINVAL, -ENODEV.
+ */
+int gpu_cuda_stage_new(struct cuda *c, uint64_t len, gpu_cu_ptr *ret_addr)
+{
+	struct cuda_pool *p;
+	int r;
+
+	r = pool_shape(c, 1, len, true, &p);
+	if (r < 0)
+		return r;
+	p->hidden = true;
+	r = pool_map(c, p, NULL);
+	if (r < 0) {
+		pool_unmake(c, p);
+		return r;
+	}
+	radix_list_add_tail(&c->stages, &p->pool.link);
+	*ret_addr = p->pool.addr;
+	return 0;
+}
+
 /* ---- memory of this process ------------------------------------------------------------------ */
 
 static void unregister(struct cuda *c, uint64_t addr, uint64_t len)
@@ -435,6 +458,8 @@ void gpu_cuda_memory_deinit(struct cuda *c)
 {
 	while (!radix_list_empty(&c->pools))
 		pool_unmake(c, pool_of(radix_list_first(&c->pools, struct gpu_pool, link)));
+	while (!radix_list_empty(&c->stages))
+		pool_unmake(c, pool_of(radix_list_first(&c->stages, struct gpu_pool, link)));
 	while (!radix_list_empty(&c->pins))
 		unpin(c, radix_list_first(&c->pins, struct cuda_pin, link));
 }

@@ -5,11 +5,9 @@
  *     taken  --------->   batch: copies, word, call  --->  [runs]  --->  word >= batch: done()
  *                         flying                           call --> wake_fd --> event_fd
  *
- * What it guarantees.  Jobs of a lane complete in their order.  Copies of one batch run in any
- * order, so a job that touches what an earlier one of the batch writes, or writes what it reads,
- * waits for the next batch; batches of a lane run one after the other.  A batch is over when the
- * device has written its number into the lane's word: it writes it behind the copies, with a fence.
- * The driver calls back behind that, on a thread of its own, and all that this does is to write
+ * What it guarantees.  Jobs of a lane complete in their order.  A batch is over when the device has
+ * written its number into the lane's word: it writes it behind the copies, with a fence.  The
+ * driver calls back behind that, on a thread of its own, and all that this does is to write
  * wake_fd.
  *
  * A queue that has faulted says nothing: no word, no call.  So while something is in flight each
@@ -17,7 +15,7 @@
  * has ended, since copies that were queued before may still write; a queue that does not end within
  * CUDA_LOST_TICK ticks is taken for dead.
  *
- * What it relies on.  A copy between two registrations fails, so copies are cut there.
+ * What it relies on.  cuda_batch.c, which makes batches of what was taken.
  */
 #include "gpu/cuda_internal.h"
 
@@ -32,14 +30,6 @@
 #define WORD_STRIDE 64u /* a cache line each */
 #define SPINS       100u
 #define END_MS      5000u
-
-/* Copies of one batch, as the driver wants them. */
-struct pieces {
-	gpu_cu_ptr dst[CUDA_PIECES];
-	gpu_cu_ptr src[CUDA_PIECES];
-	size_t len[CUDA_PIECES];
-	uint32_t n;
-};
 
 /* ---- what wakes ------------------------------------------------------------------------------ */
 
@@ -233,148 +223,39 @@ bool gpu_cuda_reaches(const struct cuda *c, uint64_t addr, uint64_t len)
 	return gpu_cuda_touches(c, &range);
 }
 
-/* ---- handing over ---------------------------------------------------------------------------- */
+/* ---- taking ---------------------------------------------------------------------------------- */
 
-static bool overlap(uint64_t a, uint64_t a_len, uint64_t b, uint64_t b_len)
+/* What is coded has an end in a pool, and its packed one in memory of this process. */
+static struct cuda_lane *lane_of_coded(struct cuda *c, struct gpu_job *job)
 {
-	return a < b + b_len && b < a + a_len;
-}
+	const bool in = gpu_pool_find(&c->pools, job->dst, job->len) != NULL;
+	const bool out = gpu_pool_find(&c->pools, job->src, job->len) != NULL;
+	const uint64_t packed = gpu_coded_bytes(job->coded);
 
-/* Whether it matters which of the two runs first. */
-static bool conflict(const struct gpu_job *a, const struct gpu_job *b)
-{
-	return overlap(a->dst, a->len, b->dst, b->len) || overlap(a->dst, a->len, b->src, b->len) ||
-	       overlap(a->src, a->len, b->dst, b->len);
-}
-
-/* Bytes up to where the next registration begins; of device memory, all. */
-static uint64_t to_next_part(const struct cuda *c, uint64_t addr, uint64_t len)
-{
-	const struct cuda_pin *pin = gpu_cuda_pin_find(c, addr, len);
-
-	if (!pin)
-		return len;
-	return radix_min_u64(len, CUDA_PIN_BYTES - (addr - pin->addr) % CUDA_PIN_BYTES);
-}
-
-/* Return: false: there is no room for all of them, and none was added. */
-static bool add_pieces(const struct cuda *c, struct pieces *p, const struct gpu_job *job)
-{
-	uint32_t n = p->n;
-
-	for (uint64_t at = 0, step; at < job->len; at += step) {
-		uint64_t left = job->len - at;
-
-		if (n == CUDA_PIECES)
-			return false;
-		step = radix_min_u64(to_next_part(c, job->dst + at, left),
-				     to_next_part(c, job->src + at, left));
-		p->dst[n] = job->dst + at;
-		p->src[n] = job->src + at;
-		p->len[n++] = step;
-	}
-	p->n = n;
-	return true;
-}
-
-/* From taken to flying, as many as may run in any order.  Return: the first one. */
-static struct gpu_job *next_batch(const struct cuda *c, struct cuda_lane *lane, struct pieces *p)
-{
-	struct gpu_job *first = NULL, *job;
-
-	lane->n_batches++;
-	for (uint32_t n = 0; n < CUDA_BATCH && (job = lane->taken.head); n++) {
-		for (const struct gpu_job *it = first; it; it = it->next)
-			if (conflict(it, job))
-				return first;
-		if (!add_pieces(c, p, job))
-			break;
-		(void)gpu_queue_pop(&lane->taken);
-		job->due_ns = lane->n_batches;
-		gpu_queue_push(&lane->flying, job);
-		if (!first)
-			first = job;
-	}
-	return first;
-}
-
-/* An answer that is about this copy and not about the device. */
-static bool is_of_job(gpu_cu_result r)
-{
-	return r == GPU_CU_INVALID_VALUE || r == GPU_CU_OUT_OF_MEMORY;
-}
-
-/* Each copy by itself, which also finds out whose mistake it was that a batch failed by. */
-static void copy_each(struct cuda *c, const struct cuda_lane *lane, struct gpu_job *first)
-{
-	struct pieces p;
-
-	for (struct gpu_job *job = first; job; job = job->next) {
-		p.n = 0;
-		if (!add_pieces(c, &p, job))
-			radix_assert(false); /* it had room before */
-		for (uint32_t i = 0; i < p.n; i++) {
-			gpu_cu_result r = gpu_cuda_ask(c, copy, p.dst[i], p.src[i], p.len[i],
-						       lane->stream);
-
-			if (r == GPU_CU_SUCCESS)
-				continue;
-			(void)gpu_cuda_result(c, gpu_driver_names.copy, r);
-			if (c->lost)
-				return;
-			job->status = -EIO;
-			break;
-		}
-	}
-}
-
-/* Return: true: the driver took all of them at once. */
-static bool copy_together(struct cuda *c, const struct cuda_lane *lane, struct pieces *p)
-{
-	struct gpu_cu_memcpy_attr attr = {
-		.src_order = GPU_CU_MEMCPY_SRC_ORDER_STREAM,
-		.flags = GPU_CU_MEMCPY_PREFER_OVERLAP,
-	};
-	size_t from = 0, failed = SIZE_MAX;
-	gpu_cu_result r;
-
-	if (!c->driver.copy_batch)
-		return false;
-	r = gpu_cuda_ask(c, copy_batch, p->dst, p->src, p->len, p->n, &attr, &from, 1, &failed,
-			 lane->stream);
-	if (r == GPU_CU_NOT_SUPPORTED)
-		c->driver.copy_batch = NULL; /* and never again */
-	if (r != GPU_CU_SUCCESS && r != GPU_CU_NOT_SUPPORTED && !is_of_job(r))
-		(void)gpu_cuda_result(c, gpu_driver_names.copy_batch, r);
-	return r == GPU_CU_SUCCESS;
-}
-
-/* The context is current. */
-static void hand_over(struct cuda *c, struct cuda_lane *lane)
-{
-	while (lane->taken.head && !c->lost) {
-		struct pieces p = { .n = 0 };
-		struct gpu_job *first = next_batch(c, lane, &p);
-
-		if (!copy_together(c, lane, &p) && !c->lost)
-			copy_each(c, lane, first);
-		if (!c->lost &&
-		    gpu_cuda_call(c, stream_write, lane->stream, lane->word_addr, lane->n_batches,
-				  GPU_CU_STREAM_WRITE_VALUE_DEFAULT) < 0)
-			gpu_cuda_lose(c);
-		if (!c->lost &&
-		    gpu_cuda_call(c, stream_call, lane->stream, on_batch_end, &c->wake_fd) < 0)
-			gpu_cuda_lose(c);
-	}
+	if (in == out || packed > CUDA_PIN_BYTES || (in ? job->dst : job->src) % 2 ||
+	    !gpu_cuda_pin_find(c, in ? job->src : job->dst, packed))
+		return NULL;
+	if (in)
+		job->src_len = packed;
+	else
+		job->dst_len = packed;
+	if (job->urgent)
+		return &c->lanes[in ? CUDA_URGENT_IN : CUDA_URGENT_OUT];
+	return &c->lanes[in ? CUDA_IN : CUDA_OUT];
 }
 
 /* By the way it goes; NULL: a side of it lies where the device may not reach. */
-static struct cuda_lane *lane_of(struct cuda *c, const struct gpu_job *job)
+static struct cuda_lane *lane_of(struct cuda *c, struct gpu_job *job)
 {
 	bool dst_in = gpu_pool_find(&c->pools, job->dst, job->len) != NULL;
 	bool src_in = gpu_pool_find(&c->pools, job->src, job->len) != NULL;
 
+	job->dst_len = job->src_len = job->len;
+	if (job->coded)
+		return lane_of_coded(c, job);
 	if (!dst_in && !src_in)
+		return NULL;
+	if (job->want_sum && (dst_in ? job->dst : job->src) % 2)
 		return NULL;
 	if ((!dst_in && !gpu_cuda_pin_find(c, job->dst, job->len)) ||
 	    (!src_in && !gpu_cuda_pin_find(c, job->src, job->len)))
@@ -400,10 +281,16 @@ int gpu_cuda_submit(struct gpu *g, struct gpu_job *job)
 		return -EINVAL;
 	if (lane->taken.n + lane->flying.n >= CUDA_DEPTH)
 		return -EAGAIN;
+	if (job->coded || job->want_sum)
+		r = gpu_cuda_stage(c, lane, job->coded ? gpu_coded_bytes(job->coded) : 0);
+	if (r < 0)
+		return r;
 	job->status = 0;
+	job->uncodable = false;
+	job->result = UINT32_MAX;
 	gpu_queue_push(&lane->taken, job);
-	if (lane->taken.n >= CUDA_BATCH && gpu_cuda_enter(c) == 0)
-		hand_over(c, lane);
+	if (lane->taken.n >= CUDA_BATCH && !lane->stuck && gpu_cuda_enter(c) == 0)
+		gpu_cuda_hand_over(c, lane, on_batch_end);
 	gpu_cuda_wake(c);
 	return 0;
 }
@@ -459,8 +346,10 @@ static struct gpu_job *next_ended(const struct cuda *c, struct cuda_lane *lane)
 			return NULL;
 		job->status = -ENODEV;
 	}
-	if (job)
+	if (job) {
+		gpu_cuda_take_results(c, lane, job);
 		return gpu_queue_pop(&lane->flying);
+	}
 	if (!c->lost)
 		return NULL;
 	/* What was not handed over is not the device's, but completes in its order. */
@@ -492,7 +381,7 @@ static bool has_work(const struct cuda *c)
 
 		if (job && (job->due_ns <= reached(lane) || (c->lost && lane->over)))
 			return true;
-		if (lane->taken.head && (!c->lost || !job))
+		if (lane->taken.head && (c->lost ? !job : !lane->stuck))
 			return true;
 	}
 	return false;
@@ -523,7 +412,7 @@ uint32_t gpu_cuda_reap(struct gpu *g, uint32_t budget)
 	drain(c);
 	if ((has_work(c) || tick) && gpu_cuda_enter(c) == 0) {
 		for (uint32_t i = 0; i < CUDA_N_LANES; i++)
-			hand_over(c, &c->lanes[i]);
+			gpu_cuda_hand_over(c, &c->lanes[i], on_batch_end);
 		if (tick)
 			check_lanes(c);
 	}

@@ -82,6 +82,8 @@ struct gpu_job {
 	/* the driver's while in flight */
 	struct gpu_job *next;
 	uint64_t due_ns;
+	uint64_t dst_len, src_len; /* of cuda: not the same if something is coded */
+	uint32_t result;           /* of cuda: where kernels leave theirs */
 	int status;
 };
 

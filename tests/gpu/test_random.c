@@ -9,7 +9,13 @@
  * copies each batch in another order.
  *
  * Every block that comes out is compared when its job completes, and all of them in the end.
+ *
+ * With kernels there are blocks that are encoded on their way out and decoded on their way in,
+ * sums, and bundles: neighbours in host memory that lie anywhere on the device.  What comes of an
+ * encoding that cannot be is not known, and so not read before something is written over it.
  */
+#include "gpu/codec.h"
+#include "gpu/fatbin.h"
 #include "tests/gpu/cuda_util.h"
 
 #define N_DEVICE  96u
@@ -17,6 +23,7 @@
 #define N_BLOCKS  (N_DEVICE + N_HOST)
 #define BYTES     192u
 #define N_FLIGHTS 400u
+#define N_BUNDLE  24u
 
 struct flight {
 	struct gpu_job job;
@@ -25,6 +32,22 @@ struct flight {
 	uint32_t serial;
 	bool busy;
 	uint8_t expected[BYTES]; /* of the destination */
+	bool unknown;            /* for an element that cannot be coded, now or before */
+	bool uncodable;
+	uint64_t sum[2];
+};
+
+/* Packed blocks are as long as others. */
+#define CODING(a_codec, an_element, an_exact)                                                \
+	{                                                                                    \
+		.geometry = { .tokens = 2, .heads = 1, .dim = 16, .element = (an_element) }, \
+		.codec = (a_codec), .n_pieces = 3, .exact = { (an_exact) },                  \
+	}
+
+static const struct gpu_coded codings[] = {
+	CODING(GPU_CODEC_INT8, GPU_ELEMENT_F16, 0),
+	CODING(GPU_CODEC_E4M3, GPU_ELEMENT_BF16, 2),
+	CODING(GPU_CODEC_E4M3, GPU_ELEMENT_F16, 5),
 };
 
 static struct world {
@@ -32,12 +55,16 @@ static struct world {
 	uint64_t addr[N_BLOCKS];     /* where blocks are: the device's first */
 	const uint8_t *at[N_BLOCKS]; /* as the CPU sees them */
 	uint8_t model[N_BLOCKS][BYTES];
-	uint32_t writer[N_BLOCKS];     /* serial of the last job to write it */
-	uint32_t n_users[N_BLOCKS][4]; /* jobs in flight, by lane */
+	bool unknown[N_BLOCKS];
+	const struct gpu_coded *packed[N_BLOCKS]; /* it is a packed block, by that */
+	uint32_t writer[N_BLOCKS];                /* serial of the last job to write it */
+	uint32_t n_users[N_BLOCKS][4];            /* jobs in flight, by lane */
 	struct flight flights[N_FLIGHTS];
 	uint32_t n_busy;
 	uint32_t n_done;
-	uint64_t n_wrong; /* bytes */
+	uint32_t n_coded, n_summed, n_bundled, n_uncodable;
+	uint64_t n_wrong; /* bytes; of sums, and of what is said of blocks, too */
+	bool codes;
 	uint64_t rng;
 } w;
 
@@ -61,8 +88,11 @@ static void landed(struct gpu_job *job, int status)
 	struct flight *f = job->ctx;
 
 	ck_assert_int_eq(status, 0);
+	w.n_wrong += job->uncodable != f->uncodable;
+	if (job->want_sum)
+		w.n_wrong += memcmp(job->sum, f->sum, sizeof(f->sum)) != 0;
 	/* Unless another one writes to it already. */
-	if (w.writer[f->dst] == f->serial)
+	if (w.writer[f->dst] == f->serial && !f->unknown)
 		w.n_wrong += differing(w.at[f->dst], f->expected);
 	w.n_users[f->dst][f->lane]--;
 	w.n_users[f->src][f->lane]--;
@@ -95,6 +125,72 @@ static struct flight *idle_flight(void)
 			return &w.flights[i];
 }
 
+static bool is_on(uint32_t block)
+{
+	return block < N_DEVICE;
+}
+
+static bool is_out(uint32_t dst)
+{
+	return !is_on(dst);
+}
+
+/* What the copy makes of the model. */
+static void foresee(struct flight *f, uint32_t from, uint32_t len)
+{
+	_Alignas(64) uint8_t block[BYTES], packed[BYTES];
+	uint8_t *dst = w.model[f->dst];
+	const uint8_t *near = is_out(f->dst) ? w.model[f->src] : dst;
+	const struct gpu_coded *becomes = len == BYTES ? w.packed[f->src] : NULL;
+
+	f->uncodable = false;
+	if (!f->job.coded) {
+		memcpy(dst + from, w.model[f->src] + from, len);
+	} else if (is_out(f->dst)) {
+		memcpy(block, w.model[f->src], BYTES);
+		f->uncodable = !gpu_coded_encode(f->job.coded, block, packed);
+		memcpy(dst, packed, f->uncodable ? 0 : BYTES);
+		becomes = f->uncodable ? NULL : f->job.coded;
+	} else {
+		memcpy(packed, w.model[f->src], BYTES);
+		gpu_coded_decode(f->job.coded, packed, block);
+		memcpy(dst, block, BYTES);
+		becomes = NULL;
+	}
+	w.packed[f->dst] = becomes;
+	w.unknown[f->dst] = f->uncodable || (w.unknown[f->dst] && len < BYTES);
+	f->unknown = w.unknown[f->dst];
+	if (f->job.want_sum)
+		gpu_checksum(&gpu_codec_portable, near + from, len, f->sum);
+}
+
+static void send(struct flight *f, uint32_t serial, uint32_t from, uint32_t len)
+{
+	f->job.dst = w.addr[f->dst] + from;
+	f->job.src = w.addr[f->src] + from;
+	f->job.len = len;
+	f->job.done = landed;
+	f->job.ctx = f;
+	foresee(f, from, len);
+	memcpy(f->expected, w.model[f->dst], BYTES);
+	f->serial = serial;
+	f->busy = true;
+	w.writer[f->dst] = serial;
+	ck_assert_int_eq(w.g->ops->submit(w.g, &f->job), 0);
+	w.n_users[f->dst][f->lane]++;
+	w.n_users[f->src][f->lane]++;
+	w.n_busy++;
+	w.n_coded += f->job.coded != NULL;
+	w.n_summed += f->job.want_sum;
+	w.n_uncodable += f->uncodable;
+}
+
+static void wait_for(uint32_t block, uint32_t lane)
+{
+	while (used_elsewhere(block, lane))
+		reap_once();
+}
+
 static void copy_any(uint32_t serial)
 {
 	struct flight *f = idle_flight();
@@ -104,31 +200,58 @@ static void copy_any(uint32_t serial)
 	/* In, out, and seldom across. */
 	dst = way == 1 || way == 2 ? N_DEVICE + any(N_HOST) : any(N_DEVICE);
 	src = way == 0 ? N_DEVICE + any(N_HOST) : any(N_DEVICE);
-	if (src == dst)
+	if (src == dst || w.unknown[src])
 		return copy_any(serial);
-	f->lane = (urgent ? 2u : 0u) + (dst < N_DEVICE);
-	while (used_elsewhere(dst, f->lane) || used_elsewhere(src, f->lane))
-		reap_once();
-	from = any(4) ? 0 : any(BYTES);
-	len = from ? 1 + any(BYTES - from) : BYTES;
-	memcpy(w.model[dst] + from, w.model[src] + from, len);
-	memcpy(f->expected, w.model[dst], BYTES);
 	f->dst = dst;
 	f->src = src;
-	f->serial = w.writer[dst] = serial;
-	f->busy = true;
-	f->job = (struct gpu_job){ .dst = w.addr[dst] + from,
-				   .src = w.addr[src] + from,
-				   .len = len,
-				   .done = landed,
-				   .ctx = f,
-				   .urgent = urgent };
-	ck_assert_int_eq(w.g->ops->submit(w.g, &f->job), 0);
-	w.n_users[dst][f->lane]++;
-	w.n_users[src][f->lane]++;
-	w.n_busy++;
+	f->lane = (urgent ? 2u : 0u) + (dst < N_DEVICE);
+	wait_for(dst, f->lane);
+	wait_for(src, f->lane);
+	f->job = (struct gpu_job){ .urgent = urgent };
+	from = any(4) ? 0 : any(BYTES);
+	len = from ? 1 + any(BYTES - from) : BYTES;
+	if (w.codes && is_out(dst) && from == 0 && any(2) == 0)
+		f->job.coded = &codings[any(radix_array_size(codings))];
+	else if (!is_out(dst) && !is_on(src) && from == 0) /* other bytes decode to anything */
+		f->job.coded = w.packed[src];
+	if (f->job.coded)
+		len = BYTES;
+	f->job.want_sum = w.codes && from % 2 == 0 && len % 2 == 0 && any(4) == 0 &&
+			  !(w.unknown[dst] && len < BYTES);
+	send(f, serial, from, len);
 	if (any(50) == 0)
 		(void)w.g->ops->reap(w.g, any(64));
+}
+
+/* Neighbours in host memory, out of or into blocks anywhere on the device.  All at once. */
+static void copy_bundle(uint32_t serial)
+{
+	const bool out = any(2) == 0, urgent = any(4) == 0;
+	const uint32_t host = N_DEVICE + any(N_HOST - N_BUNDLE), begin = any(N_DEVICE);
+	const uint32_t lane = (urgent ? 2u : 0u) + !out;
+	uint32_t device[N_BUNDLE];
+
+	while (w.n_busy + N_BUNDLE > N_FLIGHTS)
+		reap_once();
+	for (uint32_t i = 0; i < N_BUNDLE; i++) {
+		device[i] = (begin + 35 * i) % N_DEVICE; /* each another one */
+		if (w.unknown[out ? device[i] : host + i])
+			return copy_any(serial);
+	}
+	for (uint32_t i = 0; i < N_BUNDLE; i++) {
+		wait_for(device[i], lane);
+		wait_for(host + i, lane);
+	}
+	for (uint32_t i = 0; i < N_BUNDLE; i++) {
+		struct flight *f = idle_flight();
+
+		f->dst = out ? host + i : device[i];
+		f->src = out ? device[i] : host + i;
+		f->lane = lane;
+		f->job = (struct gpu_job){ .urgent = urgent };
+		send(f, serial + i, 0, BYTES);
+	}
+	w.n_bundled += N_BUNDLE;
 }
 
 static void begin(const char *settings, uint64_t seed, uint8_t **ret_device)
@@ -139,6 +262,7 @@ static void begin(const char *settings, uint64_t seed, uint8_t **ret_device)
 	uint64_t len;
 
 	w.g = open_cuda(settings);
+	w.codes = w.g->ops->codes(w.g);
 	w.rng = seed;
 	pool = new_pool(w.g, N_DEVICE, BYTES);
 	w.g->ops->pool_info(pool, &info);
@@ -151,7 +275,7 @@ static void begin(const char *settings, uint64_t seed, uint8_t **ret_device)
 		w.addr[i] = on ? w.g->ops->slot_addr(pool, i) : addr_of(p);
 		w.at[i] = p;
 		for (uint32_t k = 0; k < BYTES; k++)
-			p[k] = w.model[i][k] = (uint8_t)any(256);
+			p[k] = w.model[i][k] = (uint8_t)any(w.codes ? 128 : 256);
 	}
 	*ret_device = device;
 }
@@ -164,23 +288,57 @@ static const struct {
 	{ "latency_us=30,gbps=8,reorder=2", 40000 },
 	{ "latency_us=20,version=12040", 10000 },
 	{ "reorder=4", 10000 },
+	/* With kernels. */
+	{ "latency_us=20,reorder=5", 60000 },
+	{ "latency_us=5,gbps=1,reorder=6", 20000 },
+	{ "latency_us=5,version=12040", 10000 },
+	{ "reorder=8", 10000 },
 };
+
+#define N_PLAIN_RUNS 4
+
+static const char *kernels(void)
+{
+	return gpu_fatbin_len > 0 ? getenv("KERNELS") : NULL;
+}
+
+static void assert_right(uint32_t n)
+{
+	ck_assert_uint_eq(w.n_done, n);
+	for (uint32_t i = 0; i < N_BLOCKS; i++)
+		if (!w.unknown[i])
+			w.n_wrong += differing(w.at[i], w.model[i]);
+	(void)printf("# %u copies, of which %u were coded (%u of them could not be), %u in bundles,"
+		     " %u sums, %lu launches: %lu wrong bytes\n",
+		     w.n_done, w.n_coded, w.n_uncodable, w.n_bundled, w.n_summed,
+		     (unsigned long)census().n_launches, (unsigned long)w.n_wrong);
+	(void)fflush(stdout);
+	ck_assert_uint_eq(w.n_wrong, 0);
+}
 
 START_TEST(copies)
 {
+	const bool with_kernels = _i >= N_PLAIN_RUNS;
+	char settings[400];
 	uint8_t *device;
+	uint32_t i = 1;
 
-	begin(runs[_i].settings, (uint64_t)_i + 1, &device);
-	for (uint32_t i = 1; i <= runs[_i].n; i++)
-		copy_any(i);
+	(void)snprintf(settings, sizeof(settings), "%s%s%s", runs[_i].settings,
+		       with_kernels ? ",kernels=" : "", with_kernels ? kernels() : "");
+	begin(settings, (uint64_t)_i + 1, &device);
+	ck_assert_int_eq(w.codes, with_kernels);
+	while (i <= runs[_i].n) {
+		uint32_t before = w.n_bundled;
+
+		if (with_kernels && any(30) == 0 && i + N_BUNDLE <= runs[_i].n)
+			copy_bundle(i);
+		else
+			copy_any(i);
+		i += w.n_bundled > before ? N_BUNDLE : 1;
+	}
 	while (w.n_busy)
 		reap_once();
-	ck_assert_uint_eq(w.n_done, runs[_i].n);
-	for (uint32_t i = 0; i < N_BLOCKS; i++)
-		w.n_wrong += differing(w.at[i], w.model[i]);
-	(void)printf("# %u copies, %lu wrong bytes\n", w.n_done, (unsigned long)w.n_wrong);
-	(void)fflush(stdout);
-	ck_assert_uint_eq(w.n_wrong, 0);
+	assert_right(runs[_i].n);
 	gpu_close(w.g);
 	assert_nothing_held();
 }
@@ -192,7 +350,7 @@ static Suite *suite(void)
 	TCase *t = new_case();
 
 	tcase_set_timeout(t, 200);
-	tcase_add_loop_test(t, copies, 0, radix_array_size(runs));
+	tcase_add_loop_test(t, copies, 0, kernels() ? (int)radix_array_size(runs) : N_PLAIN_RUNS);
 	suite_add_tcase(s, t);
 	return s;
 }
@@ -203,5 +361,7 @@ int main(void)
 		(void)printf("1..0 # SKIP each test needs a process of its own\n");
 		return 0;
 	}
+	if (!kernels())
+		(void)printf("# no kernels in this build: plain copies only\n");
 	return run_suite(suite());
 }
