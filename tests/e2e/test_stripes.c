@@ -1,13 +1,16 @@
 /*
  * test_stripes.c - the real daemon and the ranks of a model that share blocks: T31, F06, and tiers
- * below.
+ * below, coded or not.
  *
  * The first argument picks the case.  What a rank writes is a function of the prompt and of the
- * rank, and every byte that is read is compared.
+ * rank, and every byte that is read is compared.  Coded, it is numbers, and what was below is what
+ * the codec makes of them.
  */
 #include "clients/c/prefixd_load.h"
+#include "daemon/cold.h"
 #include "tests/e2e/harness.h"
 #include "tests/e2e/mover.h"
+#include "tests/lib/rng.h"
 #include "tests/lib/run.h"
 
 #include <check.h>
@@ -18,6 +21,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
 #define BYTES  4096u
 #define BLOCK  16u
 #define MAX    64u
@@ -25,6 +31,17 @@
 
 static struct e2e_daemon d;
 static const uint32_t widths[] = { 2, 4 };
+
+/* Case _i of the tests that do both. */
+static bool coded;
+static const struct prefixd_cold cold = {
+	.codec = GPU_CODEC_E4M3,
+	.element = GPU_ELEMENT_F16,
+	.layers = 1,
+	.heads = 1,
+	.dim = 64,
+	.tokens = BLOCK,
+};
 
 struct rank {
 	pfx_client *client;
@@ -82,6 +99,13 @@ static void rank_start(struct rank *r, uint32_t number)
 		.engine = "test/1",
 		.map = 1,
 	};
+
+	if (coded) {
+		o.flags = PFX_NS_STRIPE;
+		o.layers = o.kv_heads = 1;
+		o.layout = "block-major";
+		o.cold_codec = "fp8";
+	}
 	pfx_connect_options c = {
 		.struct_size = sizeof(c), .socket = d.socket, .name = "rank", .deadline_ms = 20000
 	};
@@ -145,8 +169,21 @@ static int rank_reserve(struct rank *r, uint32_t n)
 	return status;
 }
 
+/* Numbers of fp16 of all sizes. */
+static void fill_numbers(void *block, uint64_t seed)
+{
+	uint16_t *x = block;
+
+	for (uint32_t k = 0; k < BYTES / 2; k++)
+		x[k] = (uint16_t)(test_rng_below(&seed, 0x7a00) | test_rng_below(&seed, 2) << 15);
+}
+
 static void fill(uint64_t *block, uint32_t first, uint32_t i, uint32_t rank)
 {
+	if (coded) {
+		fill_numbers(block, ((uint64_t)first << 32) + 1000 * rank + i);
+		return;
+	}
 	for (uint32_t k = 0; k < BYTES / 8; k++)
 		block[k] = ((uint64_t)first << 40) + ((uint64_t)rank << 32) + i * 1000003u + k;
 }
@@ -161,8 +198,19 @@ static void rank_write(struct rank *r, uint32_t first)
 	}
 }
 
-/* Of the first n blocks, how many are not this rank's. */
-static uint32_t rank_wrong(struct rank *r, uint32_t first, uint32_t n)
+/* What is left of a piece that was below. */
+static void change(uint64_t *block)
+{
+	uint64_t below[BYTES / 8];
+
+	if (!coded)
+		return;
+	need(prefixd_cold_encode(&cold, block, below));
+	prefixd_cold_decode(&cold, below, block);
+}
+
+/* Of the first n blocks, how many are not this rank's; those from `below` on were below. */
+static uint32_t rank_wrong(struct rank *r, uint32_t first, uint32_t n, uint32_t below)
 {
 	uint64_t block[BYTES / 8], want[BYTES / 8];
 	uint32_t wrong = 0;
@@ -170,15 +218,17 @@ static uint32_t rank_wrong(struct rank *r, uint32_t first, uint32_t n)
 	for (uint32_t i = 0; i < n; i++) {
 		mover_read(r->ns, r->slots[i], block, sizeof(block));
 		fill(want, first, i, r->number);
+		if (i >= below)
+			change(want);
 		wrong += memcmp(block, want, sizeof(block)) != 0;
 	}
 	return wrong;
 }
 
-static int rank_commit(struct rank *r, uint32_t n, uint32_t *ret_stored)
+static int rank_commit(struct rank *r, uint32_t n, const void *sums, uint32_t *ret_stored)
 {
 	pfx_commit_result c = { .struct_size = sizeof(c) };
-	int status = pfx_commit(r->ns, r->lease, n, NULL, 0, 0, &c);
+	int status = pfx_commit(r->ns, r->lease, n, sums, 0, 0, &c);
 
 	if (ret_stored)
 		*ret_stored = c.n_stored + c.n_duplicate;
@@ -222,8 +272,16 @@ static void put(uint32_t first, uint32_t n)
 		rank_write(&ranks[i], first);
 	}
 	for (uint32_t i = 0; i < n_ranks; i++) {
+		XXH128_canonical_t sums[MAX];
+
 		ck_assert_uint_eq(stored, 0);
-		ck_assert_int_eq(rank_commit(&ranks[i], n - hit, &stored), PFX_OK);
+		for (uint32_t k = hit; k < n; k++) {
+			uint64_t piece[BYTES / 8];
+
+			fill(piece, first, k, i);
+			XXH128_canonicalFromHash(&sums[k - hit], XXH3_128bits(piece, BYTES));
+		}
+		ck_assert_int_eq(rank_commit(&ranks[i], n - hit, sums, &stored), PFX_OK);
 	}
 	ck_assert_uint_eq(stored, n - hit);
 	for (uint32_t i = 0; i < n_ranks; i++)
@@ -252,7 +310,7 @@ START_TEST(same_length_at_different_times)
 		}
 		ck_assert_uint_eq(m.n_device, hit);
 		ck_assert_mem_eq(slots, r->slots, hit * sizeof(*slots));
-		ck_assert_uint_eq(rank_wrong(r, 1000, hit), 0);
+		ck_assert_uint_eq(rank_wrong(r, 1000, hit, hit), 0);
 		leases[i] = r->lease; /* a client's own name for it */
 		if (i + 1 < n_ranks)  /* the pool is filled anew, and not by this request */
 			put(5000 + 1000 * i, 20);
@@ -276,32 +334,43 @@ START_TEST(same_length_at_different_times)
 }
 END_TEST
 
-/* What went down to the host's memory comes up again, each rank's piece to its rank. */
-START_TEST(down_and_up_again)
+/* Some of a prompt's blocks lie below: they come up, each rank's pieces to that rank. */
+static void comes_up(uint64_t decision, uint32_t first, uint32_t n)
 {
-	begin(widths[_i], "64");
-	put(1000, 20);
-	put(5000, 24);
+	uint32_t above;
+
 	for (uint32_t i = 0; i < n_ranks; i++) {
 		struct rank *r = &ranks[i];
 		pfx_match_result m = { 0 };
 		pfx_load_result l = { .struct_size = sizeof(l) };
 		pfx_prompt more = { .struct_size = sizeof(more), .salt = "" };
 
-		ck_assert_int_eq(rank_match(r, 900, 1000, 20, PFX_MATCH_PROMOTE, &m), PFX_OK);
-		ck_assert_uint_lt(m.n_device, 20);
-		ck_assert_uint_eq(m.n_device + m.n_host, 20);
+		ck_assert_int_eq(rank_match(r, decision, first, n, PFX_MATCH_PROMOTE, &m), PFX_OK);
+		ck_assert_uint_lt(m.n_device, n);
+		ck_assert_uint_eq(m.n_device + m.n_host, n);
+		ck_assert_uint_eq(m.n_lossy, coded ? m.n_host : 0);
+		above = m.n_device;
 		ck_assert_int_eq(m.loading, 1);
 		ck_assert_int_eq(pfx_load_wait(r->ns, r->lease, 10000, &l), PFX_OK);
 		ck_assert_uint_eq(l.n, m.n_host);
 		m = (pfx_match_result){ .struct_size = sizeof(m) };
 		ck_assert_int_eq(pfx_extend(r->ns, r->lease, &more, &m), PFX_OK);
 		take(r, m.runs, m.n_runs);
-		ck_assert_uint_eq(r->n, 20);
-		ck_assert_uint_eq(rank_wrong(r, 1000, 20), 0);
+		ck_assert_uint_eq(r->n, n);
+		ck_assert_uint_eq(rank_wrong(r, first, n, above), 0);
 	}
 	for (uint32_t i = 0; i < n_ranks; i++)
 		rank_release(&ranks[i]);
+}
+
+/* What went down to the host's memory comes up again, each rank's piece to its rank. */
+START_TEST(down_and_up_again)
+{
+	coded = _i / 2;
+	begin(widths[_i % 2], "64");
+	put(1000, 20);
+	put(5000, 24);
+	comes_up(900, 1000, 20);
 }
 END_TEST
 
@@ -318,10 +387,10 @@ static void child(uint32_t number, int say, int hear)
 	need(rank_match(&r, 77, 3000, 8, 0, &m) == PFX_OK);
 	need(rank_reserve(&r, 8) == PFX_OK && r.n == 8);
 	rank_write(&r, 3000);
-	need(rank_commit(&r, 4, NULL) == PFX_OK);
+	need(rank_commit(&r, 4, NULL, NULL) == PFX_OK);
 	need(write(say, &byte, 1) == 1);
 	need(read(hear, &byte, 1) == 1);
-	need(rank_commit(&r, 4, NULL) == PFX_REVOKED);
+	need(rank_commit(&r, 4, NULL, NULL) == PFX_REVOKED);
 	rank_release(&r);
 	pfx_close(r.client);
 	_exit(0);
@@ -411,7 +480,7 @@ START_TEST(one_of_four_is_killed)
 		rank_start(&ranks[i], i);
 		ck_assert_int_eq(rank_match(&ranks[i], 78, 3000, 8, 0, &m), PFX_OK);
 		ck_assert_uint_eq(m.n_device, 4);
-		ck_assert_uint_eq(rank_wrong(&ranks[i], 3000, 4), 0);
+		ck_assert_uint_eq(rank_wrong(&ranks[i], 3000, 4, 4), 0);
 		rank_release(&ranks[i]);
 	}
 }
@@ -419,18 +488,28 @@ END_TEST
 
 /* ---- a restart ------------------------------------------------------------------------------- */
 
-/* Kept memory: every rank finds its own blocks in the next life. */
+/* Kept memory: every rank finds its own blocks in the next life, those that lay below too. */
 START_TEST(over_a_restart)
 {
-	const char *const args[] = {
-		"--pool-blocks", "32",     "--host-blocks", "0", "--pool-bytes",
-		"64MiB",         "--keep", "holder",        NULL
-	};
+	const char *const args[] = { "--pool-blocks",
+				     "32",
+				     "--host-blocks",
+				     "32",
+				     "--pool-bytes",
+				     "64MiB",
+				     "--keep",
+				     "holder",
+				     "--recover-verify",
+				     "full",
+				     NULL };
 
-	n_ranks = widths[_i];
+	coded = _i / 2;
+	n_ranks = widths[_i % 2];
 	ck_assert_int_eq(e2e_daemon_start(&d, args), 0);
 	for (uint32_t i = 0; i < n_ranks; i++)
 		rank_start(&ranks[i], i);
+	put(3000, 20);
+	put(5000, 24); /* which takes the place of 12 of them */
 	put(1000, 8);
 	e2e_daemon_stop(&d, SIGKILL);
 	ck_assert_int_eq(e2e_daemon_start(&d, args), 0);
@@ -442,10 +521,11 @@ START_TEST(over_a_restart)
 		ck_assert_uint_eq(m.n_device, 8);
 		ck_assert_int_eq(pfx_namespace_get(ranks[i].ns, &info), PFX_OK);
 		ck_assert_int_eq(info.kept, 1);
-		ck_assert_uint_eq(rank_wrong(&ranks[i], 1000, 8), 0);
+		ck_assert_uint_eq(rank_wrong(&ranks[i], 1000, 8, 8), 0);
 	}
 	for (uint32_t i = 0; i < n_ranks; i++)
 		rank_release(&ranks[i]);
+	comes_up(901, 3000, 20);
 }
 END_TEST
 
@@ -460,11 +540,11 @@ int main(int argc, char **argv)
 	if (strcmp(which, "T31") == 0)
 		tcase_add_loop_test(t, same_length_at_different_times, 0, 2);
 	else if (strcmp(which, "tiers") == 0)
-		tcase_add_loop_test(t, down_and_up_again, 0, 2);
+		tcase_add_loop_test(t, down_and_up_again, 0, 4);
 	else if (strcmp(which, "F06") == 0)
 		tcase_add_test(t, one_of_four_is_killed);
 	else
-		tcase_add_loop_test(t, over_a_restart, 0, 2);
+		tcase_add_loop_test(t, over_a_restart, 0, 4);
 	suite_add_tcase(s, t);
 	return test_run(s);
 }
