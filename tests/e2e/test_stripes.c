@@ -6,7 +6,9 @@
  * rank, and every byte that is read is compared.  Coded, it is numbers, and what was below is what
  * the codec makes of them.
  */
+#include "clients/c/prefixd.h"
 #include "clients/c/prefixd_load.h"
+#include "clients/c/prefixd_words.h"
 #include "daemon/cold.h"
 #include "tests/e2e/harness.h"
 #include "tests/e2e/mover.h"
@@ -14,6 +16,7 @@
 #include "tests/lib/run.h"
 
 #include <check.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -33,7 +36,7 @@ static struct e2e_daemon d;
 static const uint32_t widths[] = { 2, 4 };
 
 /* Case _i of the tests that do both. */
-static bool coded;
+static bool coded, with_words;
 static const struct prefixd_cold cold = {
 	.codec = GPU_CODEC_E4M3,
 	.element = GPU_ELEMENT_F16,
@@ -106,6 +109,7 @@ static void rank_start(struct rank *r, uint32_t number)
 		o.layout = "block-major";
 		o.cold_codec = "fp8";
 	}
+	o.flags |= with_words ? PFX_NS_WORDS : 0;
 	pfx_connect_options c = {
 		.struct_size = sizeof(c), .socket = d.socket, .name = "rank", .deadline_ms = 20000
 	};
@@ -410,6 +414,17 @@ static uint64_t slots_in(const char *state)
 	return n;
 }
 
+static uint64_t leases(void)
+{
+	char *json = e2e_admin(&d, "{\"op\":\"pins\"}"), *at = strstr(json, "\"total\":");
+	uint64_t n;
+
+	ck_assert_msg(at != NULL, "%s", json);
+	n = strtoull(at + 8, NULL, 10);
+	pfx_free_string(json);
+	return n;
+}
+
 static void wait_for_slots(const char *state, uint64_t n)
 {
 	unsigned long end = e2e_now_ms() + 10000;
@@ -529,6 +544,102 @@ START_TEST(over_a_restart)
 }
 END_TEST
 
+/* ---- words ----------------------------------------------------------------------------------- */
+
+/* Of a rank whose stream is behind: COMMIT or RELEASE, once its first word says `value`. */
+struct after {
+	pthread_t thread;
+	struct rank *r;
+	uint64_t value;
+	bool release;
+	int status;
+	uint32_t stored;
+};
+
+static void *after_main(void *arg)
+{
+	struct after *a = arg;
+	pfx_commit_result c = { .struct_size = sizeof(c) };
+
+	if (a->release)
+		a->status = pfx_release_after(a->r->ns, a->r->lease, 0, 0, 1, a->value, 20000,
+					      NULL);
+	else
+		a->status = pfx_commit_after(a->r->ns, a->r->lease, 4, NULL, 0, 1, a->value, 20000,
+					     &c);
+	a->stored = c.n_stored;
+	return NULL;
+}
+
+static struct after *after(struct rank *r, bool release, uint64_t value)
+{
+	static struct after a;
+
+	a = (struct after){ .r = r, .value = value, .release = release };
+	ck_assert_int_eq(pthread_create(&a.thread, NULL, after_main, &a), 0);
+	e2e_sleep_ms(100);
+	return &a;
+}
+
+/* The word is written; how the request ended. */
+static int now(struct after *a, volatile uint64_t *words)
+{
+	__atomic_store_n(&words[0], a->value, __ATOMIC_RELEASE);
+	ck_assert_int_eq(pthread_join(a->thread, NULL), 0);
+	return a->status;
+}
+
+static void both_reserve(uint64_t decision, uint32_t n_hit)
+{
+	for (uint32_t i = 0; i < 2; i++) {
+		pfx_match_result m = { 0 };
+
+		ck_assert_int_eq(rank_match(&ranks[i], decision, 1000, n_hit + 4, 0, &m), PFX_OK);
+		ck_assert_uint_eq(m.n_device, n_hit);
+		ck_assert_int_eq(rank_reserve(&ranks[i], 4), PFX_OK);
+		rank_write(&ranks[i], 1000);
+	}
+}
+
+/* A block is stored, and the lease over, when the word of the slowest rank has come. */
+START_TEST(each_rank_waits_for_its_word)
+{
+	volatile uint64_t *words;
+	struct after *a;
+	uint32_t stored = 9, n;
+
+	with_words = true;
+	begin(2, "0");
+	words = pfx_words(ranks[0].client, &n);
+	ck_assert_uint_gt(n, 0);
+	ck_assert_ptr_ne((void *)(uintptr_t)words,
+			 (void *)(uintptr_t)pfx_words(ranks[1].client, &n));
+	both_reserve(1, 0);
+	a = after(&ranks[0], false, 1);
+	ck_assert_int_eq(rank_commit(&ranks[1], 4, NULL, &stored), PFX_OK);
+	ck_assert_uint_eq(stored, 0);
+	ck_assert_uint_eq(slots_in("ready"), 0);
+	ck_assert_int_eq(now(a, words), PFX_OK);
+	ck_assert_uint_eq(a->stored, 4);
+	ck_assert_uint_eq(slots_in("ready"), 4);
+	a = after(&ranks[0], true, 2);
+	rank_release(&ranks[1]);
+	ck_assert_uint_eq(leases(), 1); /* rank 0 may read still */
+	ck_assert_int_eq(now(a, words), PFX_OK);
+	ck_assert_uint_eq(leases(), 0);
+	/* Another rank has ended when the word comes: what was to be stored is not. */
+	both_reserve(2, 4);
+	a = after(&ranks[0], false, 3);
+	pfx_close(ranks[1].client);
+	ranks[1].client = NULL;
+	e2e_sleep_ms(100);
+	ck_assert_int_eq(now(a, words), PFX_REVOKED);
+	rank_release(&ranks[0]);
+	ck_assert_uint_eq(slots_in("ready"), 4);
+	with_words = false;
+}
+END_TEST
+
 int main(int argc, char **argv)
 {
 	const char *which = argc > 1 ? argv[1] : "T31";
@@ -543,6 +654,8 @@ int main(int argc, char **argv)
 		tcase_add_loop_test(t, down_and_up_again, 0, 4);
 	else if (strcmp(which, "F06") == 0)
 		tcase_add_test(t, one_of_four_is_killed);
+	else if (strcmp(which, "words") == 0)
+		tcase_add_test(t, each_rank_waits_for_its_word);
 	else
 		tcase_add_loop_test(t, over_a_restart, 0, 4);
 	suite_add_tcase(s, t);

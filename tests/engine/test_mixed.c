@@ -93,7 +93,7 @@ static void make_exact(const struct scene_place *at)
 	ck_assert_uint_eq(m.n_device, BLOCKS);
 }
 
-/* Workers write in memory of their own: what lies below is coded, and becomes exact, all the same. */
+/* Workers write in memory of their own: what lies below is coded, and made exact, all the same. */
 START_TEST(coded_from_a_desk)
 {
 	struct scene_place at;
