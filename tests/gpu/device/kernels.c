@@ -23,7 +23,8 @@ static struct slab pool, out, back, small;
 /* In `small`, as this process sees it before it is copied there. */
 static struct tables {
 	uint64_t base[3][PIECES]; /* block-major, layer-major, and of `back` */
-	uint32_t ids[256];
+	uint32_t ids[256];        /* from the last block to the first */
+	uint32_t places[256];     /* and the other way round */
 	uint32_t raw[256];
 	uint64_t sums[256][2];
 } tables;
@@ -77,8 +78,10 @@ static void set_up(void)
 		tables.base[LAYER_MAJOR][p] = pool.at + place_of(LAYER_MAJOR, 0, p);
 		tables.base[BACK][p] = back.at + place_of(BLOCK_MAJOR, 0, p);
 	}
-	for (uint32_t i = 0; i < n_blocks; i++)
+	for (uint32_t i = 0; i < n_blocks; i++) {
 		tables.ids[i] = n_blocks - 1 - i;
+		tables.places[i] = i;
+	}
 	tables_send();
 }
 
@@ -126,13 +129,14 @@ static void fetch(void *to, gpu_cu_ptr from, uint64_t len)
 	}
 }
 
-static bool packed_right(int which)
+/* Blocks of `ids` lie there one behind the other. */
+static bool packed_right(int which, gpu_cu_ptr packed)
 {
 	uint64_t *block = malloc(BLOCK);
 	bool right = block != NULL;
 
 	for (uint32_t i = 0; right && i < n_blocks; i++) {
-		fetch(block, out.at + i * BLOCK, BLOCK);
+		fetch(block, packed + i * BLOCK, BLOCK);
 		for (uint64_t k = 0; right && k < BLOCK / 8; k++) {
 			uint64_t at = place_of(which, tables.ids[i], (uint32_t)(k * 8 / PIECE));
 
@@ -154,11 +158,24 @@ static void gather_and_scatter(int which)
 	double s = launch("gpu_kernel_gather", gather, runs());
 
 	(void)snprintf(what, sizeof(what), "gather, %s", layout_names[which]);
-	speed_line(packed_right(which), what, bytes, s);
+	speed_line(packed_right(which, out.at), what, bytes, s);
 	if (which != BLOCK_MAJOR)
 		return;
 	s = launch("gpu_kernel_scatter", scatter, runs());
 	speed_line(slab_wrong(&dev, &back, 5) == 0, "scatter, blocks whole", bytes, s);
+}
+
+/* From a cache that lies layer by layer to whole blocks, as a worker does. */
+static void move_to_slots(void)
+{
+	struct gpu_layout from = layout_of(LAYER_MAJOR), to = layout_of(BACK);
+	uint64_t ids = small.at + offsetof(struct tables, ids);
+	uint64_t places = small.at + offsetof(struct tables, places);
+	void *args[] = { &from, &ids, &to, &places, &n_blocks };
+	double s = launch("gpu_kernel_move", args, runs());
+
+	speed_line(packed_right(LAYER_MAJOR, back.at), "move, by layer to whole",
+		   2.0 * (double)n_blocks * (double)BLOCK, s);
 }
 
 /* Block 0 of `slab` on the processor: coded, and what that decodes to. */
@@ -280,6 +297,7 @@ void part_kernels(void)
 		   2.0 * (double)n_blocks * (double)BLOCK, copy_s);
 	gather_and_scatter(BLOCK_MAJOR);
 	gather_and_scatter(LAYER_MAJOR);
+	move_to_slots();
 	codec("f16_int8", GPU_CODEC_INT8, GPU_ELEMENT_F16);
 	codec("f16_e4m3", GPU_CODEC_E4M3, GPU_ELEMENT_F16);
 	codec("bf16_int8", GPU_CODEC_INT8, GPU_ELEMENT_BF16);
