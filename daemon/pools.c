@@ -457,16 +457,16 @@ int prefixd_pool_new(struct prefixd_pool **ret_pool, const struct gpu_devices *d
 	}
 	pool->life = plan->life;
 	pool->fresh = plan->fresh;
-	/* What was adopted is with him already, but slots that were made here. */
-	*ret_kept = 0;
-	if (plan->keep && !plan->adopt)
-		*ret_kept = pool_keep(pool, plan->keep);
-	else if (plan->keep && plan->fresh)
-		*ret_kept = keep_or_drop(
-			pool->group, plan->keep,
-			slots_keep(pool->group, pool->ranks, pool->n_ranks, plan->keep));
+	/* What was adopted is with him already. */
+	*ret_kept = plan->keep && !plan->adopt ? pool_keep(pool, plan->keep) : 0;
 	*ret_pool = pool;
 	return 0;
+}
+
+int prefixd_pool_slots_keep(const struct prefixd_pool *pool, struct prefixd_keep *keep)
+{
+	return keep_or_drop(pool->group, keep,
+			    slots_keep(pool->group, pool->ranks, pool->n_ranks, keep));
 }
 
 int prefixd_pool_again(struct prefixd_pool *pool, const struct gpu_devices *devices,

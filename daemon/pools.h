@@ -154,6 +154,13 @@ radix_nodiscard int prefixd_pool_again(struct prefixd_pool *pool, const struct g
 				       const struct prefixd_pool_plan *plan,
 				       struct prefixd_pool_slots *ret_slots, int *ret_kept,
 				       char *why, size_t why_len);
+/*
+ * Gives the keeper the slots of a pool that was adopted without any (plan.fresh), once nothing is
+ * written of what lay in the old ones: a life that ends before leaves the next one none, instead of
+ * new ones that it takes for the old.  Any thread.  Return: as ret_kept above.
+ */
+radix_nodiscard int prefixd_pool_slots_keep(const struct prefixd_pool *pool,
+					    struct prefixd_keep *keep);
 /* Where the descriptor of a slab of a rank's device slots stands. */
 enum prefixd_memory_part prefixd_memory_slab(uint32_t rank, uint32_t i);
 /* "g7.pool"; PREFIXD_N_MEMORIES: "g7", which is all of them. */

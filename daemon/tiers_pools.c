@@ -216,6 +216,11 @@ void prefixd_pool_made(struct prefixd_server *s, struct prefixd_carrier_message 
 	if (m->plan.adopt)
 		geometry_log(s->options, m->pool);
 	prefixd_pool_told(s, m);
+	/* The engine knows that nothing lies in these, and took the pool all the same. */
+	if (m->plan.keep && m->plan.fresh && s->pools.v[group]) {
+		m->kept = prefixd_pool_slots_keep(s->pools.v[group], m->plan.keep);
+		prefixd_kept_log(s, m);
+	}
 	if (s->memory.bytes > heap)
 		prefixd_info("pool %u: its index takes %s now; keys and tree grow with what is "
 			     "stored",

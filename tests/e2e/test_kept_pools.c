@@ -193,6 +193,42 @@ START_TEST(all_bytes_come_back)
 }
 END_TEST
 
+static bool keeper_has_slots(void)
+{
+	char text[PREFIXD_KEEP_HANDED_MAX];
+	bool has;
+
+	ck_assert_int_eq(prefixd_keep_hand_over(keep, text, sizeof(text)), 0);
+	has = strstr(text, "g7.pool") != NULL;
+	prefixd_keep_stay(keep);
+	return has;
+}
+
+/* Slots were lost with their device.  New ones are not the keeper's before the engine knows. */
+START_TEST(new_slots_are_given_later)
+{
+	struct prefixd_pool_plan plan = plan_of(true);
+	struct prefixd_pool *pool;
+
+	device_open(devices[_i]);
+	leave(plan.fds);
+	prefixd_keep_drop(keep, "g7");
+	ck_assert_int_eq(close(plan.fds[PREFIXD_MEMORY_POOL]), 0);
+	plan.fds[PREFIXD_MEMORY_POOL] = -1;
+	plan.fresh = true;
+	pool = make(&plan);
+	ck_assert(pool->fresh);
+	ck_assert(!keeper_has_slots());
+	ck_assert_int_eq(prefixd_pool_slots_keep(pool, keep), 0);
+	ck_assert(keeper_has_slots());
+	prefixd_pool_free(&opened, pool);
+	for (int i = PREFIXD_MEMORY_POOL + 1; i < PREFIXD_MEMORY_SLAB1; i++)
+		ck_assert_int_eq(close(plan.fds[i]), 0);
+	prefixd_keep_drop(keep, "g7");
+	gpu_devices_close(&opened);
+}
+END_TEST
+
 static void refused(const struct prefixd_pool_plan *plan, const char *says)
 {
 	struct prefixd_pool *pool = NULL;
@@ -459,6 +495,7 @@ int main(void)
 	tcase_add_loop_test(tc, the_keeper_has_all_four, 0, n);
 	tcase_add_loop_test(tc, nothing_to_keep_without_a_keeper, 0, n);
 	tcase_add_loop_test(tc, all_bytes_come_back, 0, n);
+	tcase_add_loop_test(tc, new_slots_are_given_later, 0, n);
 	tcase_add_loop_test(tc, parts_that_are_not_there, 0, n);
 	tcase_add_test(tc, a_keeper_that_fails);
 	tcase_add_loop_test(tc, blocks_are_compared, 0, n);
