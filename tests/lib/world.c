@@ -446,7 +446,7 @@ void world_pool_answer(struct world *w, bool ready)
 		uint64_t bytes = w->wanted[0].slot_bytes, table_len = w->wanted[0].table_len;
 		bool coded = w->wanted[0].coded;
 		struct world_pool *p = &w->pools[group];
-		bool again = p->lost, adopt = w->wanted[0].adopt;
+		bool again = p->lost, adopt = w->wanted[0].adopt, unseen;
 		struct prefixd_event event = { .type = PREFIXD_EVENT_POOL_FAILED };
 
 		memmove(&w->wanted[0], &w->wanted[1], --w->n_wanted * sizeof(w->wanted[0]));
@@ -473,7 +473,12 @@ void world_pool_answer(struct world *w, bool ready)
 			event.u.pool.fresh = again && adopt;
 			world_tiers_pool(w, group, n_host, bytes, coded, adopt || again);
 		}
+		/* New slots are the keeper's once the engine knows that they are. */
+		unseen = again && adopt && p->pool;
+		p->lost |= unseen;
 		world_step(w, &event);
+		if (unseen && w->engine)
+			p->lost = false;
 		if (adopt)
 			poison_free(w, group);
 	}

@@ -427,6 +427,10 @@ static void end_coded(struct world *w, struct flight *f, uint8_t *block, uint64_
 	uint8_t sum[16], seal[16];
 
 	world_check(w, f->carry.from == RADIX_TIER_DEVICE || f->carry.checksum_kind == 0);
+	/* One that nobody answers may be stored all the same: coded, as it was sent. */
+	if (f->result == PREFIXD_MOVE_DOWN && f->carry.from == RADIX_TIER_DEVICE &&
+	    block[0] != WORLD_UNCODABLE)
+		world_code(block, len);
 	if (f->result != PREFIXD_MOVE_OK)
 		return;
 	if (f->carry.from == RADIX_TIER_HOST) {

@@ -116,6 +116,8 @@ static void load_event(struct sim *s, struct sim_lease *l, const struct proto_ev
 	l->loading = 0;
 	/* Of those that were taken before, another worker may have stored some. */
 	l->loaded = e->n > l->load_taken ? e->n - l->load_taken : 0;
+	if (l->window && e->reason != PROTO_REASON_NONE)
+		l->loaded = 0; /* a part of a window is of no use */
 }
 
 static void reserved(struct sim *s, struct sim_session *se, struct sim_lease *l, int status,
