@@ -8,6 +8,8 @@
  *
  * What a worker has of the memory that is gone is his alone: his claims end.
  */
+#include "tests/sim/lost.h"
+
 #include "radix/internal.h"
 #include "tests/lib/world_internal.h"
 #include "tests/sim/sim_internal.h"
