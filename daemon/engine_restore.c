@@ -182,6 +182,7 @@ static int take_ns(struct prefixd_engine *e, const struct prefixd_ns_record *r, 
 	ns->token_bytes = r->token_bytes;
 	ns->extra = r->extra;
 	ns->window = r->mode >> 8;
+	g->windowed = g->windowed || ns->window; /* should it have to be made anew */
 	ns->tenant = RADIX_NONE;
 	memcpy(ns->digest, r->digest, sizeof(ns->digest));
 	memcpy(ns->family, r->family, sizeof(ns->family));

@@ -503,6 +503,35 @@ START_TEST(killed_while_a_window_begins)
 }
 END_TEST
 
+/* The memory of the earlier life is not there: what is made in its place is as large. */
+START_TEST(made_anew_for_a_window)
+{
+	struct proto_open_req o = request(true);
+	struct scene_place at;
+
+	config.keep = true;
+	begin(16);
+	at = place(100, true);
+	turn(&at, 0, 60, 4, NULL);
+	world_life_kill(&w);
+	world_kill(&w, 100);
+	w.config.hold_pools = true;
+	ck_assert_int_eq(world_life_restart(&w), 0);
+	at.c = world_worker(&w, 101, 1000);
+	ck_assert_int_eq(world_open(at.c, &o, &at.ns), -EINPROGRESS);
+	world_pool_answer(&w, false);
+	world_pool_answer(&w, true);
+	w.config.hold_pools = false;
+	ck_assert_int_eq(world_open_reply(at.c, &at.ns), PROTO_STATUS_OK);
+	ck_assert_uint_eq(at.ns.flags & PROTO_OPENED_KEPT, 0);
+	ck_assert_uint_eq(at.ns.window, W);
+	ck_assert_uint_eq(turn(&at, 0, 60, 4, NULL), 0);
+	ck_assert_uint_eq(window_stats().n_hollow, 60 - 16);
+	ck_assert_uint_eq(turn(&at, 0, 60, 4, NULL), 60);
+	world_deinit(&w);
+}
+END_TEST
+
 /* ---- tiers ----------------------------------------------------------------------------------- */
 
 START_TEST(a_window_comes_up_again)
@@ -647,6 +676,7 @@ int main(void)
 	tcase_add_test(tc, who_waits_is_told_when_it_is_of_use);
 	tcase_add_test(tc, windows_outlive_the_daemon);
 	tcase_add_test(tc, killed_while_a_window_begins);
+	tcase_add_test(tc, made_anew_for_a_window);
 	tcase_add_test(tc, a_window_comes_up_again);
 	tcase_add_test(tc, lost_with_windows);
 	tcase_add_test(tc, open_fails_whole);
