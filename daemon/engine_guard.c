@@ -11,6 +11,7 @@
  * namespace has process number 0), the limits of one process do not apply; those of one user do.
  */
 #include "daemon/engine_internal.h"
+#include "radix/windows.h"
 
 #define TOLD_TABLE 64u         /* so many beyond a limit may still connect, to be told why not */
 #define TOLD_PEER  4u          /* of one process or user */
@@ -146,7 +147,7 @@ bool prefixd_guard_match(struct prefixd_engine *e, struct prefixd_request *rq)
 
 /* ---- slots ----------------------------------------------------------------------------------- */
 
-/* Places of one edge together, the deepest first, as radix_paths_blocks() wants them. */
+/* Places of one edge together, the deepest first, as radix_paths_held() wants them. */
 static bool place_before(const struct radix_place *a, const struct radix_place *b)
 {
 	return a->node != b->node ? a->node < b->node : a->idx > b->idx;
@@ -207,7 +208,7 @@ void prefixd_holds_add(struct prefixd_holds *h, const struct prefixd_lease *l)
 uint64_t prefixd_holds_end(struct prefixd_holds *h, const struct prefixd_group *g)
 {
 	places_sort(h->places, (uint32_t)h->n);
-	return h->held + radix_paths_blocks(g->index, h->places, (uint32_t)h->n);
+	return h->held + radix_paths_held(g->index, h->places, (uint32_t)h->n);
 }
 
 static uint64_t blocks_held(const struct prefixd_engine *e, const struct prefixd_session *s,

@@ -7,8 +7,24 @@
  * goes through, the deepest end counts.
  */
 #include "radix/internal.h"
+#include "radix/windows.h"
 
-uint64_t radix_paths_blocks(const struct radix_index *ix, const struct radix_place *at, uint32_t n)
+/* Of the first `to` blocks of the edge, those that count. */
+static uint32_t counted(const struct radix_index *ix, uint32_t node, uint32_t to, bool hollow)
+{
+	uint32_t n = to;
+
+	if (hollow || !radix_windowed(ix, node) || !radix_win(ix, node)->hollow)
+		return to;
+	if (to == radix_node(ix, node)->n_blocks)
+		return to - radix_win(ix, node)->hollow;
+	for (uint32_t i = 0; i < to; i++)
+		n -= radix_device_slot(ix, node, i) == RADIX_HOLLOW;
+	return n;
+}
+
+static uint64_t count(const struct radix_index *ix, const struct radix_place *at, uint32_t n,
+		      bool hollow)
 {
 	uint64_t blocks = 0;
 
@@ -18,14 +34,14 @@ uint64_t radix_paths_blocks(const struct radix_index *ix, const struct radix_pla
 
 		while (up < RADIX_NODE_ISLAND && !radix_node(ix, up)->mark) {
 			radix_node(ix, up)->mark = 1;
-			blocks += radix_node(ix, up)->n_blocks;
+			blocks += counted(ix, up, radix_node(ix, up)->n_blocks, hollow);
 			up = radix_node(ix, up)->parent;
 		}
 	}
 	for (uint32_t i = 0; i < n; i++)
 		if (radix_place_is_edge(&at[i]) && (i == 0 || at[i - 1].node != at[i].node) &&
 		    !radix_node(ix, at[i].node)->mark)
-			blocks += at[i].idx;
+			blocks += counted(ix, at[i].node, at[i].idx, hollow);
 	for (uint32_t i = 0; i < n; i++) {
 		uint32_t up = radix_place_is_edge(&at[i]) ? radix_node(ix, at[i].node)->parent
 							  : RADIX_NODE_NONE;
@@ -35,4 +51,14 @@ uint64_t radix_paths_blocks(const struct radix_index *ix, const struct radix_pla
 			radix_node(ix, up)->mark = 0;
 	}
 	return blocks;
+}
+
+uint64_t radix_paths_blocks(const struct radix_index *ix, const struct radix_place *at, uint32_t n)
+{
+	return count(ix, at, n, true);
+}
+
+uint64_t radix_paths_held(const struct radix_index *ix, const struct radix_place *at, uint32_t n)
+{
+	return count(ix, at, n, false);
 }

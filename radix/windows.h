@@ -48,6 +48,9 @@ void radix_match_window(const struct radix_index *ix, const struct radix_place *
 /* True: block `idx` - 1 of the place is hollow. */
 bool radix_place_hollow(const struct radix_index *ix, const struct radix_place *at);
 
+/* radix_paths_blocks() without those that are hollow: what there is to hold. */
+uint64_t radix_paths_held(const struct radix_index *ix, const struct radix_place *at, uint32_t n);
+
 struct radix_window_stats {
 	uint64_t n_hollow;       /* members that are hollow now */
 	uint64_t max_hollow;     /* and may be */

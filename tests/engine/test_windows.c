@@ -503,6 +503,36 @@ START_TEST(killed_while_a_window_begins)
 }
 END_TEST
 
+/* Who held a long prompt when the daemon ended keeps no more of the pool than has slots. */
+START_TEST(held_over_a_restart)
+{
+	struct scene_place at;
+	struct scene_prompt x;
+	struct proto_match_rep m;
+
+	config.keep = true;
+	begin(40);
+	at = place(100, true);
+	turn(&at, 0, 90, 10, NULL);
+	x = scene_tokens(&at, tokens[0], 90 * BT);
+	scene_match(&at, &x, &m);
+	at = place(101, true);
+	turn(&at, 1, 80, 10, NULL);
+	turn(&at, 2, 80, 10, NULL);
+	ck_assert_uint_eq(prefixd_engine_kept(w.engine, 0), 0);
+	world_kill(&w, 101);
+	world_life_kill(&w);
+	ck_assert_int_eq(world_life_restart(&w), 0);
+	ck_assert_uint_eq(prefixd_engine_kept(w.engine, 0), W);
+	ck_assert(!prefixd_engine_over(w.engine, NULL, 0));
+	at = place(102, true);
+	ck_assert_uint_eq(turn(&at, 0, 90, 10, NULL), 90);
+	world_kill(&w, 100);
+	ck_assert_uint_eq(prefixd_engine_kept(w.engine, 0), 0);
+	world_deinit(&w);
+}
+END_TEST
+
 /* The memory of the earlier life is not there: what is made in its place is as large. */
 START_TEST(made_anew_for_a_window)
 {
@@ -676,6 +706,7 @@ int main(void)
 	tcase_add_test(tc, who_waits_is_told_when_it_is_of_use);
 	tcase_add_test(tc, windows_outlive_the_daemon);
 	tcase_add_test(tc, killed_while_a_window_begins);
+	tcase_add_test(tc, held_over_a_restart);
 	tcase_add_test(tc, made_anew_for_a_window);
 	tcase_add_test(tc, a_window_comes_up_again);
 	tcase_add_test(tc, lost_with_windows);
