@@ -310,6 +310,32 @@ START_TEST(pools_that_are_not_written)
 }
 END_TEST
 
+/* A daemon that starts again without its GPU has its pool in this machine's memory. */
+START_TEST(a_pool_that_lies_elsewhere)
+{
+	static const uint32_t blocks[KIT_PROMPT] = { 0, 1, 2, 3, 4, 5, 6, 7 };
+	uint32_t slots[KIT_PROMPT];
+	struct kit_worker w;
+	uint64_t lease;
+
+	if (kit_mover_wanted() == PFX_CACHE_PROCESSOR)
+		return; /* it is there from the beginning */
+	worker(&w, KIT_HALVES, 8, 64);
+	ck_assert_int_ne(e2e_daemon_stop(&d, SIGKILL), -1);
+	ck_assert_int_eq(e2e_daemon_start(&d, (const char *const[]){ "--pool-blocks", "64",
+								     "--device", "host", NULL }),
+			 0);
+	(void)pfx_ping(w.client, 0);
+	lease = reserve(&w, 1, slots);
+	ck_assert_int_eq(pfx_cache_store(w.cache, w.stream, blocks, slots, KIT_PROMPT),
+			 PFX_WRONG_STATE);
+	ck_assert_int_eq(pfx_cache_load(w.cache, w.stream, blocks, slots, KIT_PROMPT),
+			 PFX_WRONG_STATE);
+	ok(&w, pfx_release(w.ns, lease, 0, 0, 0, NULL));
+	kit_worker_deinit(&w);
+}
+END_TEST
+
 /* A child has no driver and no connection; it ends nothing of its parent's. */
 START_TEST(a_child_has_none)
 {
@@ -466,6 +492,7 @@ int main(int argc, char **argv)
 		tcase_add_test(t, layouts_that_do_not_fit);
 		tcase_add_test(t, places_that_are_not_there);
 		tcase_add_test(t, pools_that_are_not_written);
+		tcase_add_test(t, a_pool_that_lies_elsewhere);
 		tcase_add_test(t, a_child_has_none);
 	} else if (strcmp(name, "late") == 0) {
 		tcase_add_test(t, many_calls_at_once);
