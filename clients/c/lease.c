@@ -182,6 +182,8 @@ void pfx_lease_failed(struct pfx_client *c, uint64_t handle, int r, bool changed
 
 	if (!l) /* the connection was dropped, and all leases with it */
 		return;
+	if (r == PFX_UNKNOWN_LEASE && l->revoked)
+		return; /* the daemon says REVOKED once; it is the caller who is done with it */
 	if (r == PFX_UNKNOWN_LEASE)
 		pfx_lease_remove(c, l);
 	else if (r == PFX_REVOKED || r == PFX_DEVICE_LOST)

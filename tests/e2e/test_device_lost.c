@@ -471,6 +471,7 @@ END_TEST
 
 START_TEST(f51_let_go_with_the_last_lease)
 {
+	pfx_reserve_result r = { .struct_size = sizeof(r) };
 	pfx_match_result m;
 	uint64_t held[2], at;
 	uint32_t n;
@@ -483,11 +484,17 @@ START_TEST(f51_let_go_with_the_last_lease)
 	ck_assert_uint_eq(load(1, NULL), 0);
 	wait_value("prefixd_device_lost", 1);
 	ck_assert_int_eq(match_as(1, 0, &m), PFX_DEVICE_LOST);
-	ck_assert_int_eq(pfx_release(ns, held[0], 0, 0, LONG_MS, NULL), PFX_DEVICE_LOST);
-	ck_assert_uint_eq(mapped(), n);
+	/* Told once, and the daemon knows nothing of it; but who wrote there may write still. */
+	ck_assert_int_eq(pfx_reserve(ns, held[0], 1, LONG_MS, &r), PFX_DEVICE_LOST);
+	ck_assert_int_eq(pfx_reserve(ns, held[0], 1, LONG_MS, &r), PFX_UNKNOWN_LEASE);
 	pfx_words(client, NULL)[0] = 1;
 	ck_assert_int_eq(pfx_release_after(ns, held[1], 0, 0, 1, 1, LONG_MS, NULL),
 			 PFX_DEVICE_LOST);
+	ck_assert_uint_eq(mapped(), n);
+	good(pfx_ping(client, 0));
+	ck_assert_uint_eq(mapped(), n);
+	ck_assert_int_eq(pfx_release_after(ns, held[0], 0, 0, 1, 1, LONG_MS, NULL),
+			 PFX_UNKNOWN_LEASE);
 	ck_assert_uint_eq(mapped(), 0);
 	stop();
 }
