@@ -95,6 +95,16 @@ volatile uint64_t *pfx_words(pfx_client *c, uint32_t *ret_n)
 	return w ? w->v : NULL;
 }
 
+/* Not after a restart with a daemon that keeps its pools in this machine's memory. */
+static bool on_gpu(const struct pfx_client *c)
+{
+	const struct pfx_namespace *ns = c->namespaces;
+
+	while (ns && ns->device != PROTO_DEVICE_CUDA)
+		ns = ns->next;
+	return c->device && ns;
+}
+
 int pfx_stream_word(pfx_client *c, void *stream, uint32_t word, uint64_t value)
 {
 	char why[256];
@@ -107,7 +117,7 @@ int pfx_stream_word(pfx_client *c, void *stream, uint32_t word, uint64_t value)
 	if (!w || word == 0 || word > w->n)
 		return pfx_fail(c, PFX_ARGUMENT, "no word %u; this connection has %u", word,
 				w ? w->n : 0);
-	if (!c->device) {
+	if (!on_gpu(c)) {
 		__atomic_store_n(&w->v[word - 1], value, __ATOMIC_RELEASE);
 		return 0;
 	}

@@ -336,6 +336,21 @@ START_TEST(words_of_another_connection)
 }
 END_TEST
 
+/* The daemon comes back with its pools in this machine's memory: no stream is needed any more. */
+START_TEST(memory_instead_of_a_gpu)
+{
+	begin();
+	ck_assert_int_ne(e2e_daemon_stop(&d, SIGKILL), -1);
+	ck_assert_int_eq(setenv("E2E_DEVICE", "host", 1), 0);
+	start();
+	ck_assert_int_eq(pfx_ping(s.client, 0), PFX_OK);
+	ck_assert_int_eq(pfx_pool_device(s.ns, NULL), PFX_DEVICE_MEMORY);
+	ck_assert_msg(pfx_stream_word(s.client, NULL, 1, 7) == PFX_OK, "%s", pfx_error(s.client));
+	ck_assert_uint_eq(pfx_words(s.client, NULL)[0], 7);
+	pfx_close(s.client);
+}
+END_TEST
+
 int main(void)
 {
 	Suite *suite = suite_create("stream");
@@ -350,6 +365,7 @@ int main(void)
 	tcase_add_test(t, requests_overtake_the_stream);
 	tcase_add_test(t, words_come_with_the_wish);
 	tcase_add_test(t, words_of_another_connection);
+	tcase_add_test(t, memory_instead_of_a_gpu); /* the last: it changes E2E_DEVICE */
 	suite_add_tcase(suite, t);
 	return test_run(suite);
 }
