@@ -72,7 +72,7 @@ static void do_hello(struct input *in, uint32_t number, struct proto_writer *wr)
 	uint8_t b = next(in);
 	struct proto_hello_req m = {
 		.version_min = 1,
-		.version_max = (uint16_t)(1 + (b >> 2 & 1)),
+		.version_max = (uint16_t)((b & 24) == 24 ? 3 : 1 + (b >> 2 & 1)),
 		.self_test = proto_self_test(1),
 		.flags = b & 1 ? PROTO_HELLO_COPIES : 0,
 		.name = text("fuzz"),
@@ -89,6 +89,29 @@ static uint32_t version_of(const struct input *in, uint32_t number)
 	uint16_t v = in->w.sessions[number].version;
 
 	return v ? v : PROTO_VERSION;
+}
+
+/* What version 3 can ask for: words, ranks, windows, codecs. */
+static void open_newest(struct input *in, struct proto_open_req *m)
+{
+	static const char *const windows[4] = { "0:4", "0:8", "0:full", "0-1:4" };
+	static const char *const codecs[4] = { "", "none", "int8", "fp8" };
+	uint8_t b = next(in), more = next(in);
+
+	m->flags |= b & 1 ? PROTO_OPEN_WORDS : 0;
+	if (b & 2) {
+		m->flags |= PROTO_OPEN_STRIPE;
+		m->tp_size = 2 + (b >> 6 == 3);
+		m->tp_rank = b >> 2 & 1;
+	}
+	if (b & 8) {
+		m->flags |= PROTO_OPEN_WINDOWS;
+		m->windows = text(windows[b >> 4 & 3]);
+	}
+	if (b & 128) {
+		m->cold_codec = text(codecs[more & 3]);
+		m->exact_layers = text(more & 4 ? "0" : "");
+	}
 }
 
 static void do_open(struct input *in, uint32_t number, struct proto_writer *wr)
@@ -113,6 +136,8 @@ static void do_open(struct input *in, uint32_t number, struct proto_writer *wr)
 		.seed_probe = kind == 2 ? text(b & 32 ? "seed" : "other") : text(""),
 	};
 
+	if (version_of(in, number) >= 3)
+		open_newest(in, &m);
 	proto_open_req_encode_as(wr, version_of(in, number), &m);
 	send_maybe_bent(in, number, PROTO_OP_OPEN, wr);
 }
@@ -176,6 +201,10 @@ static void do_match(struct input *in, uint32_t number, struct proto_writer *wr,
 		key_write(ns, next(in), &chain, parent);
 	for (uint32_t i = 0; i < n; i++)
 		key_write(ns, next(in), &chain, keys + (size_t)i * ns->key_len);
+	if (version_of(in, number) >= 3 && (more & 8))
+		m.flags |= PROTO_MATCH_EXACT;
+	if (ns->striped) /* few, so that ranks meet */
+		m.decision_id.b[0] = (uint8_t)(1 + next(in) % 6);
 	m.n_tokens = n * 4 + m.tail.n / 4 + (b >> 4 & 3);
 	if (ns->digest && (m.flags & PROTO_MATCH_ISLAND) && skip && (more & 4))
 		m.parent = (struct proto_span){ parent, sizeof(parent) };
@@ -204,6 +233,15 @@ static void do_match(struct input *in, uint32_t number, struct proto_writer *wr,
 		in->w.leases[in->w.newest].chain = chain;
 }
 
+/* Mostly none; the shell has waited for those that there are. */
+static uint32_t any_word(struct input *in, uint32_t number)
+{
+	static const uint32_t words[4] = { 1, N_WORDS, N_WORDS + 1, UINT32_MAX };
+	uint8_t b = version_of(in, number) >= 3 ? next(in) : 0;
+
+	return b < 192 ? 0 : words[b & 3];
+}
+
 static void do_lease_op(struct input *in, uint8_t op, struct proto_writer *wr)
 {
 	struct lease *l = any_lease(in);
@@ -213,6 +251,8 @@ static void do_lease_op(struct input *in, uint8_t op, struct proto_writer *wr)
 
 	if (b >= 250) /* somebody else's */
 		number = b & (N_SESSIONS - 1);
+	else if (l && l->ns->striped)
+		number = next(in) & (N_SESSIONS - 1);
 	if (!in->w.sessions[number].open)
 		return;
 	if (op == PROTO_OP_EXTEND && b >= 200) {
@@ -225,7 +265,7 @@ static void do_lease_op(struct input *in, uint8_t op, struct proto_writer *wr)
 					      .lease = id,
 					      .flags = b >> 4 &
 						       (PROTO_MATCH_NO_TAIL | PROTO_MATCH_LEAD) };
-		uint32_t n = l && !l->lost ? b & 3 : 0;
+		uint32_t n = l && (!l->lost || in->w.unknown[l->ns->group]) ? b & 3 : 0;
 
 		for (uint32_t i = 0; i < n; i++)
 			key_write(l->ns, next(in), &l->chain, keys + (size_t)i * l->ns->key_len);
@@ -240,17 +280,20 @@ static void do_lease_op(struct input *in, uint8_t op, struct proto_writer *wr)
 		uint32_t n = b % 5, kind = b >> 4 & 1;
 		struct proto_commit_req m = { .op_id = op_id(in),
 					      .lease = id,
-					      .n = l ? radix_min_u32(n, l->n_reserved + (b > 240))
-						     : n,
+					      .n = n,
 					      .tail_tokens = b >> 5 & 3,
 					      .checksum_kind = (uint8_t)kind };
 
+		if (l && !in->w.unknown[l->ns->group])
+			m.n = radix_min_u32(n, l->n_reserved + (b > 240));
 		memset(sums, b, sizeof(sums));
 		m.checksums = (struct proto_span){ sums, kind ? 16 * m.n : 0 };
+		m.word = any_word(in, number);
 		proto_commit_req_encode_as(wr, version_of(in, number), &m);
 	} else {
 		struct proto_release_req m = { .op_id = op_id(in), .lease = id, .flags = b & 3 };
 
+		m.word = any_word(in, number);
 		proto_release_req_encode_as(wr, version_of(in, number), &m);
 	}
 	send_maybe_bent(in, number, op, wr);
@@ -293,8 +336,10 @@ static void do_pools(struct input *in, bool ready)
 		event.u.pool.group = g;
 		event.u.pool.why = "no pool for this input";
 		if (ready) {
-			memset(in->w.generations[g], 0, sizeof(in->w.generations[g]));
-			in->w.models[g] = (struct model){ .n_slots = in->w.wanted_slots[g] };
+			if (!in->w.made[g]) /* else the slots alone are made anew */
+				in->w.models[g] =
+					(struct model){ .n_slots = in->w.wanted_slots[g] };
+			in->w.made[g] = true;
 			event.type = PREFIXD_EVENT_POOL_READY;
 			event.u.pool.slot_stride = 128;
 			event.u.pool.pool_len = 128ull * in->w.wanted_slots[g];
@@ -332,6 +377,9 @@ static void do_event(struct input *in, uint8_t b)
 	} else if (b >= 240) {
 		event.type = PREFIXD_EVENT_DRAIN;
 		event.u.drain.deadline_ns = b & 8 ? in->w.now_ns + 1000000 : 0;
+	} else if (in->w.newest_speaks) {
+		session_world_lose(&in->w, b >> 3 & 1);
+		return;
 	}
 	session_world_step(&in->w, &event);
 }
@@ -382,6 +430,7 @@ static void do_frame(struct input *in, uint32_t number, uint8_t b)
 	case 6:
 		quiesced.old_boot = in->w.config.boot;
 		quiesced.old_boot.b[0] = b & 16 ? 0 : quiesced.old_boot.b[0];
+		quiesced.word = any_word(in, number);
 		proto_quiesced_req_encode_as(&wr, version_of(in, number), &quiesced);
 		send_maybe_bent(in, number, PROTO_OP_QUIESCED, &wr);
 		return;

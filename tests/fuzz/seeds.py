@@ -62,6 +62,29 @@ def wait(lease):
     return [0, lease, 201] + STRAIGHT
 
 
+# ---- version 3 ----
+
+STRIPE, WINDOWS, WORDS, CODEC = 2, 8, 1, 128
+
+
+def connect3(n):
+    return [96, n, 2 + (n & 1), 24 + (n & 2)] + STRAIGHT
+
+
+def open3(n, kind, ask=0, more=0):
+    return frame(1, n) + [kind, ask, more] + STRAIGHT
+
+
+def match3(n, ns, letters, decision=None, more=0):
+    out = match(n, ns, letters, 0, more)[:-1]
+    return out + ([] if decision is None else [decision]) + STRAIGHT
+
+
+def lease_op3(op, lease, b, rank=None, word=0, letters=()):
+    who = [] if rank is None else [rank]
+    return [op, lease, b] + who + [1] + list(letters) + ([word] if op in (2, 3) else []) + STRAIGHT
+
+
 def again(n):
     return frame(15, n)
 
@@ -101,6 +124,31 @@ def sessions():
         pools() + store(0, 0, [1, 9]) + probe(0, 0, [1, 9]) + probe(0, 0, [1, 2], True)
     yield [16] + two + match(0, 0, [1, 2, 3]) + reserve(0, 3) + commit(0, 1) + extend(0, [4]) + \
         event(4 + 8) + event(5 + 8) + event(7 + 240) + release(0)
+    three = connect3(0) + connect3(1)
+    for word in (0, 192, 193, 194, 195):
+        yield [16] + three + open3(0, 0, WORDS) + pools() + open3(1, 0) + match3(0, 0, [1, 2, 3]) + \
+            lease_op3(1, 0, 2) + lease_op3(2, 0, 3, word=word) + lease_op3(3, 0, 0, word=word) + \
+            match3(1, 0, [1, 2, 3]) + lease_op3(3, 0, 0, word=word)
+    ranks = three + open3(0, 0, STRIPE) + pools() + open3(1, 0, STRIPE + 4)
+    both = match3(0, 0, [1, 2, 3], 1) + match3(1, 0, [1, 2, 3], 1)
+    yield [80] + ranks + both + lease_op3(1, 0, 2, 0) + lease_op3(1, 0, 2, 1) + lease_op3(2, 0, 3, 0) + \
+        lease_op3(2, 0, 3, 1) + lease_op3(3, 0, 0, 0) + lease_op3(3, 0, 0, 1) + match3(1, 0, [1, 2, 3], 2) + \
+        match3(0, 0, [1, 2, 3], 2) + lease_op3(0, 0, 1, 0, letters=[4]) + lease_op3(0, 0, 1, 1, letters=[4])
+    yield [88] + ranks + both + lease_op3(1, 0, 2, 1) + end(0) + lease_op3(2, 0, 3, 1) + end(0, True) + \
+        lease_op3(3, 0, 0, 1) + event(0, 60)
+    yield [80] + ranks + match3(0, 0, [1, 2], 3, more=0x80) + lease_op3(1, 0, 1, 0) + event(15) + \
+        match3(1, 0, [1, 2], 3, more=0x80) + pools() + open3(1, 0, STRIPE + 4) + match3(1, 0, [1, 2], 4)
+    for ask in (WINDOWS, WINDOWS + 16, WINDOWS + STRIPE):
+        yield [16] + three + open3(0, 0, ask) + pools() + open3(1, 0) + \
+            [x for i in range(3) for x in match3(0, 0, [i, 1, 2, 3, 4, 5]) + lease_op3(1, 0, 5) +
+             lease_op3(2, 0, 4) + lease_op3(2, 0, 2) + lease_op3(0, 0, 2, letters=[6, 7]) + lease_op3(3, 0, 0)] + \
+            match3(1, 0, [0, 1, 2, 3, 4]) + match3(0, 0, [0, 1, 2, 3, 4]) + event(3 + 16 * 5)
+    for codec in (1, 2, 3, 6):
+        yield [16] + three + open3(0, 0, CODEC, codec) + pools() + match3(0, 0, [1, 2], more=8) + lease_op3(1, 0, 1) + \
+            lease_op3(2, 0, 2) + lease_op3(3, 0, 0) + match3(0, 0, [1, 2, 3], more=8)
+    yield [16] + three + connect(2) + open3(0, 0) + pools() + open_ns(2, 0) + match3(0, 0, [1, 2, 3]) + \
+        lease_op3(1, 0, 2) + lease_op3(2, 0, 3) + event(7) + match3(0, 0, [1, 2]) + match(2, 0, [1]) + \
+        pools(False) + event(0, 200) + pools() + open3(0, 0) + match3(0, 0, [1, 2, 3]) + open_ns(2, 0)
     yield [0] + connect(0, admin=True) + frame(8, 0) + STRAIGHT + frame(10 + 48, 0)
 
 

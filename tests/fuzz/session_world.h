@@ -2,10 +2,16 @@
  * session_world.h - the world around the engine that fuzz_session.c plays with, and what must hold.
  *
  * What must hold after each step: prefixd_engine_verify() is 0; a frame got exactly one reply, of
- * its operation and sequence, or waits for a pool and gets one with it; an event ends one wait; a
- * match is exactly as long as the model says, and its slots are those of the model; nothing that an
- * active lease holds is gone; slots that are granted hold no block and are nobody else's; a settled
- * lease adds up.  When the world ends all memory has come back.  Whatever does not hold aborts.
+ * its operation and sequence, or waits for a pool, or for another rank, and gets one with that; an
+ * event ends one wait; a match is exactly as long as the model says, and its slots are those of the
+ * model; nothing that an active lease holds is gone; slots that are granted hold no block and are
+ * nobody else's; a settled lease adds up; no request waits for a word that its session has not.
+ * When the world ends all memory has come back.  Whatever does not hold aborts.
+ *
+ * Of a pool group in which a namespace is read through a window, or shared by ranks, the model
+ * knows nothing, since blocks go there that others lie behind, or count when several sessions have
+ * spoken.  What is checked is that slots are the group's and hold blocks, that those before a
+ * window are told as none, and that a rank's reply comes, if later.
  *
  * What is in a frame decides what is expected of it, not what its maker meant: its bytes may have
  * been changed.  A body is handed over in memory of exactly its size, so that ASan sees a read
@@ -26,7 +32,9 @@ enum {
 	N_ROOTS = 64,
 	N_LEASES = 16,
 	KEYS_MAX = 64, /* of one lease */
-	POOL_BLOCKS = 20
+	POOL_BLOCKS = 20,
+	N_WAITING = 512, /* more frames than an input has */
+	N_WORDS = 512
 };
 
 #define must(x)                  \
@@ -42,8 +50,16 @@ struct session {
 	struct prefixd_peer peer;
 	struct proto_id instance;
 	uint64_t seq;
-	uint16_t version;    /* agreed by HELLO; 0: not said yet */
-	uint64_t waiting[8]; /* seqs of OPENs that wait for their pool */
+	uint16_t version;      /* agreed by HELLO; 0: not said yet */
+	uint32_t n_words;      /* that OPEN gave it */
+	uint32_t window[N_NS]; /* of each namespace, as this session reads it */
+	bool rank;             /* of a namespace that ranks share */
+	/* frames without a reply yet: OPENs that wait for a pool, and what ranks wait for */
+	struct waiting {
+		uint64_t seq;
+		uint32_t ns; /* of a MATCH */
+		uint16_t op;
+	} waiting[N_WAITING];
 	uint32_t n_waiting;
 	uint32_t n_replies; /* to the frame under way */
 	struct proto_header h;
@@ -53,6 +69,7 @@ struct session {
 struct ns {
 	uint32_t id, group, key_len, block_tokens;
 	bool digest;
+	bool striped;
 };
 
 struct root {
@@ -93,15 +110,20 @@ struct session_world {
 	uint32_t n_roots;
 	struct lease leases[N_LEASES];
 	bool exited;
-	uint32_t newest;      /* the lease that was begun last */
-	bool full;            /* a table of this world has no room: it ends here */
-	bool lossy[N_GROUPS]; /* blocks may be there that the model does not know */
+	uint32_t newest;        /* the lease that was begun last */
+	bool full;              /* a table of this world has no room: it ends here */
+	bool lossy[N_GROUPS];   /* blocks may be there that the model does not know */
+	bool unknown[N_GROUPS]; /* the model knows nothing of it, see above */
+	bool made[N_GROUPS];    /* its memory was there once */
+	bool newest_speaks;     /* some session speaks version 3 */
 };
 
 void session_world_init(struct session_world *w, uint8_t choices);
 void session_world_deinit(struct session_world *w);
 /* One event, its actions, and the checks. */
 void session_world_step(struct session_world *w, struct prefixd_event *event);
+/* The group's device is lost, if it has memory. */
+void session_world_lose(struct session_world *w, uint32_t group);
 /* One frame of a session, and what its reply must be. */
 void session_world_send(struct session_world *w, uint32_t number, uint16_t op, const uint8_t *body,
 			uint32_t n);
