@@ -179,8 +179,9 @@ void pfx_lease_deinit(struct pfx_client *c);
 int pfx_lease_use(struct pfx_client *c, const struct pfx_namespace *ns, uint64_t handle,
 		  bool release, struct pfx_lease **ret_lease);
 /*
- * A call on the lease failed with r: an unknown lease is forgotten, unless it was revoked; one that may have changed
- * without the caller's knowledge (no reply, or `changed` by an earlier part) becomes doubtful.
+ * A call on the lease failed with r: an unknown lease is forgotten, unless it was revoked; one that
+ * may have changed without the caller's knowledge (no reply, or `changed` by an earlier part)
+ * becomes doubtful.
  */
 void pfx_lease_failed(struct pfx_client *c, uint64_t handle, int r, bool changed);
 /* A reply to the request `seq` promised the end of a load; one that runs still goes on. */
