@@ -46,7 +46,7 @@ static void message_drop(struct prefixd_message *message)
 		return;
 	}
 	if (message->kind == PREFIXD_CARRIER_DESK_NEW || message->kind == PREFIXD_CARRIER_DESK_FREE)
-		prefixd_desk_memory_free(NULL, m->desk); /* the device has the memory to its end */
+		prefixd_desk_memory_free(m->desk, false); /* the device has the memory to its end */
 	prefixd_carrier_message_free(m);
 }
 
@@ -259,8 +259,8 @@ static int desk_make(struct prefixd_carrier *c, struct prefixd_carrier_message *
 	int r = -ENODEV;
 
 	snprintf(m->why, sizeof(m->why), "no memory to write in: the device is lost");
-	if (c->devices.n > 0)
-		r = prefixd_desk_memory_new(&m->desk, c->devices.v[0], m->plan.n_slots,
+	if (c->devices.n > 0 && m->pool->life == c->life)
+		r = prefixd_desk_memory_new(&m->desk, m->pool->ranks[0].gpu, m->plan.n_slots,
 					    m->plan.slot_bytes, m->why, sizeof(m->why));
 	if (r == 0)
 		m->desk->life = c->life;
@@ -284,9 +284,7 @@ static void pool_next(struct prefixd_carrier *c)
 	} else if (m->message.kind == PREFIXD_CARRIER_DESK_NEW) {
 		r = desk_make(c, m);
 	} else if (m->message.kind == PREFIXD_CARRIER_DESK_FREE) {
-		prefixd_desk_memory_free(
-			c->devices.n > 0 && m->desk->life == c->life ? c->devices.v[0] : NULL,
-			m->desk);
+		prefixd_desk_memory_free(m->desk, c->devices.n > 0 && m->desk->life == c->life);
 		m->desk = NULL;
 	} else {
 		verify_forget(c, m->pool);

@@ -58,7 +58,7 @@ struct prefixd_carrier_message {
 	struct prefixd_message message; /* .kind: enum prefixd_carrier_op */
 	uint32_t id;                    /* the sender's own; so is ctx */
 	void *ctx;
-	/* COPY, TAKE; POOL_FREE has the pool too */
+	/* COPY, TAKE; POOL_FREE and DESK_NEW have the pool too */
 	struct prefixd_pool *pool;
 	enum prefixd_place from, to;
 	uint32_t src, dst;

@@ -552,9 +552,9 @@ void prefixd_adopt_ready(struct prefixd_engine *e, struct prefixd_group *g,
 			prefixd_root_free(e, root_in(&roots, i));
 	roots_deinit(e, &roots);
 	radix_recover_end(g->index);
+	prefixd_group_memory(g, event);
 	if (event->u.pool.fresh)
 		rename_group(e, g);
-	prefixd_group_memory(g, event);
 	g->adopting = false;
 	e->n_adopting--;
 	g->reap = true;

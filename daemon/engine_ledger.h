@@ -11,6 +11,7 @@
 #pragma once
 
 #include "daemon/cold.h"
+#include "daemon/engine_config.h"
 #include "proto/codec.h"
 #include "radix/index.h"
 #include "radix/tiers.h"
@@ -22,7 +23,8 @@
 	X(ROOT, root)           \
 	X(SESSION, session)     \
 	X(LEASE, lease)         \
-	X(COLD, cold)
+	X(COLD, cold)           \
+	X(DEVICES, devices)
 
 enum prefixd_ledger_kind {
 #define X(sym, name) PREFIXD_LEDGER_##sym,
@@ -43,7 +45,8 @@ struct prefixd_group_record {
 
 enum prefixd_group_tiers {
 	PREFIXD_GROUP_REDIS = 1,
-	PREFIXD_GROUP_COLD = 2, /* coded below the device: a record of its own says how */
+	PREFIXD_GROUP_COLD = 2,    /* coded below the device: a record of its own says how */
+	PREFIXD_GROUP_DEVICES = 4, /* on GPUs: a record of its own says on which */
 };
 
 /* By the group's id; signed before the group's.  Apart, so that older ledgers stay readable. */
@@ -51,6 +54,12 @@ struct prefixd_cold_record {
 	uint64_t word;
 	struct prefixd_cold cold;
 	uint32_t pad;
+};
+
+/* By the group's id; signed before the group's, as that above.  UUIDs, by rank. */
+struct prefixd_devices_record {
+	uint64_t word;
+	struct proto_id ids[PREFIXD_RANKS_MAX];
 };
 
 /* By id. */

@@ -80,12 +80,33 @@ static void note_cold(struct prefixd_engine *e, const struct prefixd_group *g)
 	prefixd_ledger_sign(&e->ledger, PREFIXD_LEDGER_COLD, g->id);
 }
 
+/*
+ * On which GPUs it lies, for a life that may find them in another order, or not at all.  False: on
+ * none, or there is no room to say so: then who takes it up cannot tell, as in older ledgers.
+ */
+static bool note_devices(struct prefixd_engine *e, const struct prefixd_group *g)
+{
+	struct prefixd_devices_record *r;
+
+	if (g->device != PROTO_DEVICE_CUDA ||
+	    prefixd_ledger_room(&e->ledger, PREFIXD_LEDGER_DEVICES, g->id) < 0)
+		return false;
+	r = prefixd_ledger_at(&e->ledger, PREFIXD_LEDGER_DEVICES, g->id);
+	radix_retract(&r->word, 0);
+	memset(r->ids, 0, sizeof(r->ids));
+	memcpy(r->ids, g->device_ids, g->n_ranks * sizeof(r->ids[0]));
+	prefixd_ledger_sign(&e->ledger, PREFIXD_LEDGER_DEVICES, g->id);
+	return true;
+}
+
 void prefixd_note_group(struct prefixd_engine *e, struct prefixd_group *g)
 {
 	struct prefixd_group_record *r;
+	bool devices;
 
 	if (!writes(e))
 		return;
+	devices = note_devices(e, g);
 	if (g->cold.codec != GPU_CODEC_NONE)
 		note_cold(e, g);
 	r = prefixd_ledger_at(&e->ledger, PREFIXD_LEDGER_GROUP, g->id);
@@ -94,7 +115,8 @@ void prefixd_note_group(struct prefixd_engine *e, struct prefixd_group *g)
 	r->n_host = g->n_host;
 	r->n_entries = g->n_entries;
 	r->tiers = (uint16_t)((e->config.redis ? PREFIXD_GROUP_REDIS : 0) |
-			      (g->cold.codec != GPU_CODEC_NONE ? PREFIXD_GROUP_COLD : 0));
+			      (g->cold.codec != GPU_CODEC_NONE ? PREFIXD_GROUP_COLD : 0) |
+			      (devices ? PREFIXD_GROUP_DEVICES : 0));
 	r->n_ranks = (uint16_t)(g->n_ranks > 1 ? g->n_ranks : 0);
 	r->pool = g->pool;
 	prefixd_ledger_sign(&e->ledger, PREFIXD_LEDGER_GROUP, g->id);

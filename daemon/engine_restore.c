@@ -99,6 +99,15 @@ static bool take_cold(struct prefixd_engine *e, const struct prefixd_group_recor
 	return ret->codec != GPU_CODEC_NONE && prefixd_cold_ok(ret, r->slot_bytes);
 }
 
+/* On which GPUs it lies is said, where it should be; else nobody could take the right memory. */
+static bool devices_said(struct prefixd_engine *e, const struct prefixd_group_record *r,
+			 uint32_t id)
+{
+	return !(r->tiers & PREFIXD_GROUP_DEVICES) ||
+	       (id < e->ledger.arrays[PREFIXD_LEDGER_DEVICES].n &&
+		prefixd_ledger_is(ledger(e), PREFIXD_LEDGER_DEVICES, id));
+}
+
 static int take_groups(struct prefixd_engine *e)
 {
 	for (uint32_t i = 0; i < e->ledger.arrays[PREFIXD_LEDGER_GROUP].n; i++) {
@@ -109,7 +118,7 @@ static int take_groups(struct prefixd_engine *e)
 
 		if (!prefixd_ledger_is(ledger(e), PREFIXD_LEDGER_GROUP, i))
 			continue;
-		if (!take_cold(e, r, i, &cold)) {
+		if (!take_cold(e, r, i, &cold) || !devices_said(e, r, i)) {
 			radix_retract(
 				(uint64_t *)prefixd_ledger_at(ledger(e), PREFIXD_LEDGER_GROUP, i),
 				0);

@@ -50,7 +50,7 @@ static const uint32_t codes[PREFIXD_LEDGER_N_KINDS] = {
 	[PREFIXD_LEDGER_GROUP] = 0x3a5c91e7,   [PREFIXD_LEDGER_TENANT] = 0x94d2663b,
 	[PREFIXD_LEDGER_NS] = 0xc8176da5,      [PREFIXD_LEDGER_ROOT] = 0x61be35d8,
 	[PREFIXD_LEDGER_SESSION] = 0x5df08a4e, [PREFIXD_LEDGER_LEASE] = 0xa6492f13,
-	[PREFIXD_LEDGER_COLD] = 0x0c7b5ee1,
+	[PREFIXD_LEDGER_COLD] = 0x0c7b5ee1,    [PREFIXD_LEDGER_DEVICES] = 0x7a1fd43c,
 };
 
 /* Bytes of a record, and of those at its beginning that do not change while it counts. */
@@ -71,6 +71,8 @@ static const struct {
 				   offsetof(struct prefixd_lease_record, half) },
 	[PREFIXD_LEDGER_COLD] = { sizeof(struct prefixd_cold_record),
 				  sizeof(struct prefixd_cold_record) },
+	[PREFIXD_LEDGER_DEVICES] = { sizeof(struct prefixd_devices_record),
+				     sizeof(struct prefixd_devices_record) },
 };
 
 static uint32_t per_chunk(enum prefixd_ledger_kind kind)
@@ -470,6 +472,7 @@ union small_record {
 	uint64_t word;
 	struct prefixd_group_record group;
 	struct prefixd_cold_record cold;
+	struct prefixd_devices_record devices;
 };
 
 /* Record `i` of a chunk; false: it does not count. */
@@ -520,18 +523,22 @@ static uint32_t groups_in(const struct radix_store *store)
 bool prefixd_ledger_group(const struct radix_store *store, uint32_t group,
 			  struct prefixd_ledger_group *ret)
 {
-	union small_record r, cold = { 0 };
+	union small_record r, cold = { 0 }, devices = { 0 };
 
 	(void)small_look(store, PREFIXD_LEDGER_GROUP, group, &r);
 	if (r.group.tiers & PREFIXD_GROUP_COLD)
 		(void)small_look(store, PREFIXD_LEDGER_COLD, group, &cold);
+	if (r.group.tiers & PREFIXD_GROUP_DEVICES)
+		(void)small_look(store, PREFIXD_LEDGER_DEVICES, group, &devices);
 	*ret = (struct prefixd_ledger_group){
 		.slot_bytes = (r.group.slot_bytes + 63) & ~63ull,
 		.host_slot_bytes = prefixd_cold_stride(&cold.cold.cold, r.group.slot_bytes,
 						       r.group.n_ranks ? r.group.n_ranks : 1),
 		.n_slots = r.group.n_slots,
 		.n_host = r.group.n_host,
+		.on_devices = devices.word != 0,
 	};
+	memcpy(ret->device_ids, devices.devices.ids, sizeof(ret->device_ids));
 	return r.word != 0;
 }
 

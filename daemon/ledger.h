@@ -49,6 +49,8 @@ struct prefixd_ledger_group {
 	uint64_t slot_bytes;      /* of one slot in the pool of one rank */
 	uint64_t host_slot_bytes; /* of one in the host tier: all ranks' pieces, coded or not */
 	uint32_t n_slots, n_host;
+	bool on_devices; /* GPUs: by rank, as far as it has ranks */
+	struct proto_id device_ids[PREFIXD_RANKS_MAX];
 };
 
 /* Of a store whose content is STATE.  False: there is no such record, or it is damaged. */

@@ -211,13 +211,33 @@ static int info_of_all(struct prefixd_pool *pool)
 	return 0;
 }
 
+/* Where it lies, or is to; NULL: on a device that is not there. */
+static struct gpu *gpu_of(const struct gpu_devices *devices, const struct prefixd_pool_plan *plan,
+			  uint32_t rank)
+{
+	uint8_t id[16];
+
+	if (!plan->on_devices)
+		return devices->v[rank % devices->n];
+	for (uint32_t i = 0; i < devices->n; i++) {
+		gpu_device_id(devices->v[i], id);
+		if (memcmp(id, plan->device_ids[rank].b, sizeof(id)) == 0)
+			return devices->v[i];
+	}
+	return NULL;
+}
+
 static int slots_new(const struct gpu_devices *devices, struct prefixd_pool *pool,
 		     const struct prefixd_pool_plan *plan)
 {
 	int r;
 
 	for (uint32_t i = 0; i < pool->n_ranks; i++) {
-		pool->ranks[i].gpu = devices->v[i % devices->n];
+		pool->ranks[i].gpu = gpu_of(devices, plan, i);
+		if (!pool->ranks[i].gpu && plan->adopt && !plan->fresh)
+			return -EXDEV;
+		if (!pool->ranks[i].gpu) /* nothing lies there */
+			pool->ranks[i].gpu = devices->v[i % devices->n];
 		r = rank_new(&pool->ranks[i], i, plan);
 		if (r < 0)
 			return r;
@@ -403,22 +423,39 @@ static int pool_keep(const struct prefixd_pool *pool, struct prefixd_keep *keep)
 	return keep_or_drop(pool->group, keep, r);
 }
 
-static void why_print(const struct prefixd_pool_plan *plan, const char *what, int r, char *why,
-		      size_t why_len)
+/* What was kept, and why it cannot be taken back. */
+static void why_kept(const struct gpu_devices *devices, const struct prefixd_pool_plan *plan, int r,
+		     char *why, size_t why_len)
 {
-	char total[32], left[32];
+	char id[GPU_ID_TEXT];
+	uint32_t i = 0;
+
+	while (r == -EXDEV && i + 1 < ranks_of(plan) && gpu_of(devices, plan, i))
+		i++;
+	if (r == -EXDEV)
+		snprintf(why, why_len, "it lies on %s, which is none of this daemon's devices",
+			 gpu_id_print(plan->device_ids[i].b, id));
+	else
+		snprintf(why, why_len, "%s",
+			 r == -EINVAL ? "it is not what was left" : strerror(-r));
+}
+
+static void why_print(const struct gpu_devices *devices, const struct prefixd_pool_plan *plan,
+		      const char *what, int r, char *why, size_t why_len)
+{
+	char total[32], left[32], kept[128];
 	bool host = strcmp(what, "the host tier") == 0;
 	uint32_t n = host ? plan->n_host : plan->n_slots;
 	const uint64_t block_bytes = ranks_of(plan) * plan->slot_bytes;
 
 	prefixd_bytes_print(n * block_bytes, total, sizeof(total));
-	if (plan->adopt)
+	if (plan->adopt) {
+		why_kept(devices, plan, r, kept, sizeof(kept));
 		snprintf(
 			why, why_len,
 			"%s of %u blocks of %llu bytes, kept from before, cannot be taken back: %s",
-			what, n, (unsigned long long)block_bytes,
-			r == -EINVAL ? "it is not what was left" : strerror(-r));
-	else if (r == -EDQUOT)
+			what, n, (unsigned long long)block_bytes, kept);
+	} else if (r == -EDQUOT)
 		snprintf(why, why_len,
 			 "the host tier of %u blocks of %llu bytes needs %s, and host-bytes leaves "
 			 "%s; raise host-bytes or lower host-blocks",
@@ -451,7 +488,7 @@ int prefixd_pool_new(struct prefixd_pool **ret_pool, const struct gpu_devices *d
 		r = pool_fill(devices, pool, plan, &what);
 	}
 	if (r < 0) {
-		why_print(plan, what, r, why, why_len);
+		why_print(devices, plan, what, r, why, why_len);
 		prefixd_pool_free(devices, pool);
 		return r;
 	}
@@ -483,7 +520,7 @@ int prefixd_pool_again(struct prefixd_pool *pool, const struct gpu_devices *devi
 		r = pin(devices, pool);
 	}
 	if (r < 0) {
-		why_print(plan, what, r, why, why_len);
+		why_print(devices, plan, what, r, why, why_len);
 		unpin(devices, pool);
 		for (uint32_t i = 0; i < made.n_ranks; i++)
 			if (made.ranks[i].pool)
@@ -548,16 +585,17 @@ int prefixd_desk_memory_new(struct prefixd_desk_memory **ret_desk, struct gpu *g
 		return r;
 	}
 	gpu->ops->pool_info(d->pool, &d->info);
+	d->gpu = gpu;
 	*ret_desk = d;
 	return 0;
 }
 
-void prefixd_desk_memory_free(struct gpu *gpu, struct prefixd_desk_memory *desk)
+void prefixd_desk_memory_free(struct prefixd_desk_memory *desk, bool open)
 {
 	if (!desk)
 		return;
-	if (gpu)
-		gpu->ops->pool_free(gpu, desk->pool);
+	if (open)
+		desk->gpu->ops->pool_free(desk->gpu, desk->pool);
 	free(desk);
 }
 
@@ -627,7 +665,7 @@ void prefixd_pools_deinit(struct prefixd_pools *p)
 	for (uint32_t i = 0; i < p->n; i++)
 		prefixd_pool_free(NULL, p->v[i]);
 	for (uint32_t i = 0; i < p->n_desks; i++)
-		prefixd_desk_memory_free(NULL, p->desks[i]);
+		prefixd_desk_memory_free(p->desks[i], false);
 	free(p->desks);
 	free(p->v);
 	*p = (struct prefixd_pools){ 0 };

@@ -102,13 +102,20 @@ struct prefixd_pool_plan {
 	bool fresh;                /* adopted, and it left no slots: they are made anew */
 	/* then: descriptors of it, which are duplicated; -1: none */
 	int fds[PREFIXD_N_MEMORIES];
+	/* On which GPUs its slots lie, or are to lie, by rank; else rank r on number r. */
+	bool on_devices;
+	struct proto_id device_ids[PREFIXD_RANKS_MAX];
 	void (*step)(void *ctx); /* now and then while it is made; may be NULL */
 	void *ctx;
 };
 
-/* Memory that one session writes in, beside the pool of a group of one rank: engine_desk.h. */
+/*
+ * Memory that one session writes in, beside the pool of a group of one rank and on its device:
+ * engine_desk.h.
+ */
 struct prefixd_desk_memory {
 	uint32_t id, group;
+	struct gpu *gpu;
 	struct gpu_pool *pool;
 	struct gpu_pool_info info; /* of one slab */
 	uint32_t life;             /* of the devices, as of a pool */
@@ -132,9 +139,10 @@ struct prefixd_pools {
 /* ---- on the device's thread ------------------------------------------------------------------ */
 
 /*
- * Makes it, and gives it to the keeper; rank r lies on device r modulo their number.  Return: 0;
- * negative errno with a sentence in `why`.  A keeper that fails is no error: *ret_kept says so, and
- * the keeper has forgotten the group.
+ * Makes it, and gives it to the keeper; rank r lies on device r modulo their number, or on the one
+ * that the plan names.  Return: 0; -EXDEV: what an earlier life left lies on a GPU that is none of
+ * the devices; another negative errno; with a sentence in `why`.  A keeper that fails is no error:
+ * *ret_kept says so, and the keeper has forgotten the group.
  */
 radix_nodiscard int prefixd_pool_new(struct prefixd_pool **ret_pool,
 				     const struct gpu_devices *devices,
@@ -175,8 +183,8 @@ void prefixd_pool_free(const struct gpu_devices *devices, struct prefixd_pool *p
 radix_nodiscard int prefixd_desk_memory_new(struct prefixd_desk_memory **ret_desk, struct gpu *gpu,
 					    uint32_t n_places, uint64_t slot_bytes, char *why,
 					    size_t why_len);
-/* No copy out of it is under way; NULL for gpu: the device is closed.  Accepts NULL. */
-void prefixd_desk_memory_free(struct gpu *gpu, struct prefixd_desk_memory *desk);
+/* No copy out of it is under way; not `open`: its device is closed.  Accepts NULL. */
+void prefixd_desk_memory_free(struct prefixd_desk_memory *desk, bool open);
 /* The sum of a block that lies there piece by piece: daemon/stripe_sum.h. */
 void prefixd_pool_sum(const struct prefixd_pool *pool, const void *block, uint8_t ret_sum[16]);
 

@@ -351,6 +351,17 @@ void prefixd_restore_take(struct prefixd_server *s, uint32_t group, int ret_fds[
 	}
 }
 
+bool prefixd_restore_devices(const struct prefixd_server *s, uint32_t group,
+			     struct proto_id ret_ids[PREFIXD_RANKS_MAX])
+{
+	struct prefixd_ledger_group g;
+
+	if (!s->restore || !prefixd_ledger_group(&s->restore->ledger.store, group, &g))
+		return false;
+	memcpy(ret_ids, g.device_ids, sizeof(g.device_ids));
+	return g.on_devices;
+}
+
 struct prefixd_keep *prefixd_restore_keep(const struct prefixd_server *s)
 {
 	return s->restore && s->restore->ledger.store.len > 0 ? s->restore->keep : NULL;

@@ -48,6 +48,9 @@ struct prefixd_keep *prefixd_restore_keep(const struct prefixd_server *s);
 /* Descriptors of an earlier life's group, the caller's from then on; -1: none. */
 void prefixd_restore_take(struct prefixd_server *s, uint32_t group,
 			  int ret_fds[PREFIXD_N_MEMORIES]);
+/* On which GPUs it lies, by rank.  False: on none, or the ledger does not say. */
+bool prefixd_restore_devices(const struct prefixd_server *s, uint32_t group,
+			     struct proto_id ret_ids[PREFIXD_RANKS_MAX]);
 /* The keeper forgets the group. */
 void prefixd_restore_drop(struct prefixd_server *s, uint32_t group);
 

@@ -23,6 +23,7 @@ static void act_create(struct prefixd_server *s, const struct prefixd_action *a)
 	}
 	m->message.kind = PREFIXD_CARRIER_DESK_NEW;
 	m->id = a->u.desk.id;
+	m->pool = prefixd_pool_of(s, a->group); /* whose device it lies on */
 	m->plan.group = a->group;
 	m->plan.n_slots = a->u.desk.n_places;
 	m->plan.slot_bytes = a->u.desk.slot_bytes;

@@ -91,6 +91,10 @@ void prefixd_device_again(struct prefixd_server *s, struct prefixd_pool *pool)
 		.lock = s->options->lock_memory != 0,
 		.keep = prefixd_restore_keep(s),
 	};
+	m->plan.on_devices = s->pools.ops->kind == GPU_KIND_CUDA; /* the same ones */
+	for (uint32_t i = 0; i < pool->n_ranks; i++)
+		memcpy(m->plan.device_ids[i].b, pool->ranks[i].info.device_id,
+		       sizeof(m->plan.device_ids[i].b));
 	s->tiers->n_making++;
 	prefixd_device_allow(s, m);
 	prefixd_carrier_send(s->tiers->carrier, m);

@@ -62,6 +62,7 @@ void prefixd_act_pool_make(struct prefixd_server *s, const struct prefixd_action
 	if (adopt) {
 		prefixd_restore_take(s, a->group, m->plan.fds);
 		m->plan.fresh = !any_slots(&m->plan);
+		m->plan.on_devices = prefixd_restore_devices(s, a->group, m->plan.device_ids);
 	}
 	/* Redis has a block in one piece, and coded: in memory that the CPU reaches. */
 	if (s->tiers->redis && (s->pools.ops->kind != GPU_KIND_HOST || m->plan.n_ranks > 1 ||
