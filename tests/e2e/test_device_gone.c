@@ -43,7 +43,10 @@ static void key_make(void)
 	ck_assert_int_eq(chmod(key_file, 0600), 0);
 }
 
-/* A daemon with Redis below it, a plan of faults for its driver, and pages. */
+/*
+ * A daemon with Redis below it, a plan of faults for its driver, and pages.  Copies take a while,
+ * so that a request is over before the copy that it brings about fails.
+ */
 static void start(const char *plan)
 {
 	char address[160];
@@ -171,7 +174,7 @@ START_TEST(every_question_has_an_answer)
 {
 	uint32_t ns;
 
-	start("devices=2,poison=1,op=copy:2:700");
+	start("devices=2,poison=1,latency_us=500000,op=copy:2:700");
 	ns = open_ns("m", SMALL);
 	store(&worker, ns, 1000, 1);
 	wait_value("prefixd_copy_operations_total{op=\"copy\",result=\"done\"}", 1);
@@ -259,7 +262,7 @@ START_TEST(the_next_life_has_other_slots)
 {
 	uint32_t ns;
 
-	start("poison=1,op=copy:2:700");
+	start("poison=1,latency_us=500000,op=copy:2:700");
 	ns = open_ns("m", SMALL);
 	ck_assert_int_eq(kill(redis.pid, SIGSTOP), 0);
 	store(&worker, ns, 1000, 1); /* its way to Redis does not end */

@@ -43,13 +43,15 @@ static void end(int signal)
 static uint32_t open_on(const char *uuid)
 {
 	struct proto_open_rep o = raw_open(&worker, "m", SMALL);
-	char text[40] = "", *at = text;
+	char text[40] = "";
+	size_t n = 0;
 
 	while (worker.n_fds > 0)
 		close(worker.fds[--worker.n_fds]);
 	for (uint32_t i = 0; i < sizeof(o.device_id.b); i++)
-		at += sprintf(at, "%s%02x", i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "",
-			      o.device_id.b[i]);
+		n += (size_t)snprintf(text + n, sizeof(text) - n, "%s%02x",
+				      i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "",
+				      o.device_id.b[i]);
 	ck_assert_str_eq(text, uuid);
 	return o.ns;
 }
