@@ -7,6 +7,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
 
 struct family {
 	char name[128], type[16];
@@ -187,6 +190,28 @@ struct exposition exposition_parse(char *text, bool openmetrics)
 	ck_assert(p.ended == openmetrics);
 	free(p.families);
 	return p.e;
+}
+
+struct exposition exposition_scrape(const char *path)
+{
+	static const char request[] = "GET /metrics HTTP/1.0\r\n\r\n";
+	static char text[1 << 20];
+	struct sockaddr_un sa = { .sun_family = AF_UNIX };
+	int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	size_t n = 0;
+	ssize_t r;
+	char *body;
+
+	(void)snprintf(sa.sun_path, sizeof(sa.sun_path), "%s", path);
+	ck_assert_int_eq(connect(fd, (const struct sockaddr *)&sa, sizeof(sa)), 0);
+	ck_assert_int_eq(write(fd, request, sizeof(request) - 1), sizeof(request) - 1);
+	while ((r = read(fd, text + n, sizeof(text) - 1 - n)) > 0)
+		n += (size_t)r;
+	close(fd);
+	text[n] = 0;
+	body = strstr(text, "\r\n\r\n");
+	ck_assert_ptr_nonnull(body);
+	return exposition_parse(strdup(body + 4), false);
 }
 
 void exposition_free(struct exposition *e)

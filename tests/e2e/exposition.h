@@ -21,6 +21,8 @@ struct exposition {
 
 /* Takes text (from malloc) over. */
 struct exposition exposition_parse(char *text, bool openmetrics);
+/* /metrics of who listens there. HTTP/1.0 ends with the connection. */
+struct exposition exposition_scrape(const char *unix_path);
 void exposition_free(struct exposition *e);
 /* The value of a series; the test fails when there is none. */
 long double exposition_get(const struct exposition *e, const char *series);

@@ -8,6 +8,7 @@
 #include "clients/c/prefixd_load.h"
 #include "daemon/cold.h"
 #include "gpu/codec_number.h"
+#include "tests/e2e/exposition.h"
 #include "tests/e2e/harness.h"
 #include "tests/e2e/mover.h"
 #include "tests/e2e/redis_server.h"
@@ -64,6 +65,7 @@ static void start(struct e2e_daemon *which, const char *host_blocks, const char 
 	/* Loading is faster than computing, however busy the machine is. */
 	const char *args[24] = { "--pool-blocks", "14", "--host-blocks",  host_blocks,
 				 "--watermark",   "0",  "--prefill-rate", "1" };
+	char http[160];
 	unsigned n = 8;
 	int r;
 
@@ -77,6 +79,9 @@ static void start(struct e2e_daemon *which, const char *host_blocks, const char 
 		args[n++] = more[i];
 	if (!which->dir[0])
 		ck_assert_int_eq(e2e_daemon_init(which), 0);
+	snprintf(http, sizeof(http), "unix://%s/http", which->dir);
+	args[n++] = "--http";
+	args[n++] = http;
 	r = e2e_daemon_start(which, args);
 	ck_assert_msg(r == 0, "prefixd does not start: %d", r);
 }
@@ -301,6 +306,19 @@ static json_t *status(const struct e2e_daemon *which)
 	return v;
 }
 
+/* Whether a device codes blocks is what LOSSY_BY_DEVICE says. */
+static void coded_by_device(const struct e2e_daemon *which)
+{
+	struct exposition e;
+	char path[160];
+
+	snprintf(path, sizeof(path), "%s/http", which->dir);
+	e = exposition_scrape(path);
+	ck_assert((exposition_get(&e, "prefixd_coded_by_device_total") > 0) ==
+		  (getenv("LOSSY_BY_DEVICE") != NULL));
+	exposition_free(&e);
+}
+
 /* ---- host memory ----------------------------------------------------------------------------- */
 
 START_TEST(through_host_memory)
@@ -340,6 +358,7 @@ START_TEST(through_host_memory)
 	ck_assert_str_eq(json_string_value(json_object_get(ns, "cold_codec")), "fp8");
 	ck_assert_str_eq(json_string_value(json_object_get(ns, "exact_layers")), "1");
 	json_decref(s);
+	coded_by_device(&d);
 	pfx_close(p.client);
 	stop();
 }
@@ -476,8 +495,15 @@ END_TEST
 START_TEST(killed_and_started)
 {
 	char bytes[24];
-	const char *const keep[] = { "--keep", "holder", "--recover-verify", "full", "--host-bytes",
-				     bytes,    NULL };
+	const char *const keep[] = { "--keep",
+				     "holder",
+				     "--holder-program",
+				     getenv("PREFIXD_HOLDER_BIN"), /* not beside each daemon */
+				     "--recover-verify",
+				     "full",
+				     "--host-bytes",
+				     bytes,
+				     NULL };
 	pfx_match_result m;
 	struct place p;
 
@@ -503,6 +529,7 @@ START_TEST(killed_and_started)
 	m = look(&p, 1, PFX_MATCH_EXACT);
 	ck_assert_uint_eq(m.n_device, 0);
 	bring_up(&p, 6, true); /* which lay in host memory, sealed by a daemon that is gone */
+	coded_by_device(&d);
 	pfx_close(p.client);
 	stop();
 }

@@ -263,29 +263,6 @@ END_TEST
 
 /* ---- T37 ------------------------------------------------------------------------------------- */
 
-/* /metrics, as text without a terminator's help: HTTP/1.0 ends with the connection. */
-static struct exposition scrape(const char *path)
-{
-	static const char request[] = "GET /metrics HTTP/1.0\r\n\r\n";
-	static char text[1 << 20];
-	struct sockaddr_un sa = { .sun_family = AF_UNIX };
-	int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-	size_t n = 0;
-	ssize_t r;
-	char *body;
-
-	(void)snprintf(sa.sun_path, sizeof(sa.sun_path), "%s", path);
-	ck_assert_int_eq(connect(fd, (const struct sockaddr *)&sa, sizeof(sa)), 0);
-	ck_assert_int_eq(write(fd, request, sizeof(request) - 1), sizeof(request) - 1);
-	while ((r = read(fd, text + n, sizeof(text) - 1 - n)) > 0)
-		n += (size_t)r;
-	close(fd);
-	text[n] = 0;
-	body = strstr(text, "\r\n\r\n");
-	ck_assert_ptr_nonnull(body);
-	return exposition_parse(strdup(body + 4), false);
-}
-
 static void sums_hold(const struct exposition *e)
 {
 	ck_assert(exposition_sum(e, "prefixd_hit_tokens_total") +
@@ -344,13 +321,13 @@ START_TEST(T37_hits_by_tier_and_misses_add_up)
 		asked += replay_number(json, "queried_tokens");
 		pending += replay_number(json, "hit_pending_tokens");
 		json_decref(json);
-		e = scrape(http);
+		e = exposition_scrape(http);
 		sums_hold(&e);
 		exposition_free(&e);
 		if (i == 1)
 			hurt(false);
 	}
-	e = scrape(http);
+	e = exposition_scrape(http);
 	status = replay_status();
 	sums_hold(&e);
 	ck_assert(exposition_get(&e, "prefixd_lookup_tokens_total") == asked);
