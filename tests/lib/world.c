@@ -227,7 +227,8 @@ static void act_pool(struct world *w, const struct prefixd_action *a)
 	w->wanted[w->n_wanted].table_len = a->u.pool.table_len;
 	w->wanted[w->n_wanted].adopt = a->type == PREFIXD_ACTION_POOL_ADOPT;
 	w->wanted[w->n_wanted].coded = a->u.pool.cold.codec != GPU_CODEC_NONE;
-	w->wanted[w->n_wanted++].slot_bytes = a->u.pool.slot_bytes;
+	w->wanted[w->n_wanted].n_ranks = a->u.pool.n_ranks;
+	w->wanted[w->n_wanted++].slot_bytes = a->u.pool.slot_bytes * a->u.pool.n_ranks;
 	world_note(w, "       pool %u of %u x %llu bytes wanted%s\n", a->group, a->u.pool.n_slots,
 		   (unsigned long long)a->u.pool.slot_bytes,
 		   a->type == PREFIXD_ACTION_POOL_ADOPT ? " back" : "");
@@ -442,7 +443,7 @@ void world_pool_answer(struct world *w, bool ready)
 	/* What is asked for meanwhile is for another call, or the end of its step. */
 	for (uint32_t left = w->n_wanted; w->engine && left && w->n_wanted; left--) {
 		uint32_t group = w->wanted[0].group, n = w->wanted[0].n_slots;
-		uint32_t n_host = w->wanted[0].n_host;
+		uint32_t n_host = w->wanted[0].n_host, n_ranks = w->wanted[0].n_ranks;
 		uint64_t bytes = w->wanted[0].slot_bytes, table_len = w->wanted[0].table_len;
 		bool coded = w->wanted[0].coded;
 		struct world_pool *p = &w->pools[group];
@@ -465,8 +466,8 @@ void world_pool_answer(struct world *w, bool ready)
 			p->n_host = n_host;
 			p->slot_bytes = bytes;
 			event.type = PREFIXD_EVENT_POOL_READY;
-			event.u.pool.slot_stride = p->info.slot_stride;
-			event.u.pool.pool_len = p->info.len;
+			event.u.pool.slot_stride = p->info.slot_stride / n_ranks;
+			event.u.pool.pool_len = p->info.len / n_ranks;
 			event.u.pool.generations = p->generations;
 			event.u.pool.table = w->config.keep ? &p->table.store : NULL;
 			event.u.pool.n_fds = 2;

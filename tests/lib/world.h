@@ -85,7 +85,7 @@ struct world_pool {
 	uint64_t *generations;
 	struct world_store table; /* with world_config.keep */
 	uint32_t n_slots, n_host;
-	uint64_t slot_bytes;
+	uint64_t slot_bytes; /* the pieces of all ranks, one behind the other */
 	bool lost; /* its device is: the next POOL_CREATE of the group makes its slots anew */
 };
 
@@ -109,8 +109,8 @@ struct world {
 	struct gpu *gpu;
 	struct world_pool pools[WORLD_GROUPS];
 	struct {
-		uint32_t group, n_slots, n_host;
-		uint64_t slot_bytes, table_len;
+		uint32_t group, n_slots, n_host, n_ranks;
+		uint64_t slot_bytes, table_len; /* of a slot: the pieces of all ranks */
 		bool adopt;
 		bool coded;
 	} wanted[WORLD_GROUPS]; /* pools asked for and not answered */

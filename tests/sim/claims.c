@@ -60,7 +60,7 @@ static void check_possible(struct sim *s, uint32_t proc, const struct sim_claim 
 				   "slot %u of pool %u is to be %s by worker %u, and the device of "
 				   "a dead process may still write it",
 				   c->slot, c->group, uses[c->use], proc);
-	for (uint32_t i = 0; i < SIM_PROCS; i++) {
+	for (uint32_t i = 0; i < SIM_ALL_PROCS; i++) {
 		const struct sim_claims *all = &s->procs[i].claims;
 
 		for (uint32_t k = 0; k < all->n; k++) {
@@ -102,7 +102,7 @@ void sim_claim(struct sim *s, uint32_t proc, const struct sim_claim *c)
 			   c->group);
 	mine->life = s->life;
 	mine->memory = (const char *)s->w.pools[c->group].pool->shm.base +
-		       c->slot * s->w.pools[c->group].pool->slot_stride;
+		       c->slot * s->w.pools[c->group].pool->slot_stride + c->offset;
 	check_possible(s, proc, mine);
 	all->n++;
 }
@@ -120,7 +120,7 @@ void sim_claims_end(struct sim *s, uint32_t proc, uint32_t life, uint64_t lease)
 
 void sim_claims_deinit(struct sim *s)
 {
-	for (uint32_t i = 0; i < SIM_PROCS; i++)
+	for (uint32_t i = 0; i < SIM_ALL_PROCS; i++)
 		free(s->procs[i].claims.v);
 	free(s->ghosts.v);
 }
@@ -180,7 +180,7 @@ void sim_claims_check(struct sim *s)
 {
 	uint8_t got[SIM_BYTES];
 
-	for (uint32_t i = 0; i < SIM_PROCS; i++) {
+	for (uint32_t i = 0; i < SIM_ALL_PROCS; i++) {
 		const struct sim_claims *all = &s->procs[i].claims;
 
 		for (uint32_t k = 0; k < all->n; k++) {

@@ -41,6 +41,7 @@ struct sim_claim {
 	uint64_t lease;
 	uint64_t reuse;
 	uint32_t group, slot;
+	uint32_t offset;    /* of a rank's piece, in the slot */
 	const void *memory; /* of the slot, as the worker maps it */
 	uint32_t at;        /* READS: place of the block in the lease's path */
 	uint64_t path;      /* READS: of a path from its prompt's beginning; 0: of none */

@@ -13,7 +13,7 @@ static uint64_t read_blocks(const struct sim *s, const uint64_t *paths, uint32_t
 {
 	uint64_t bits = 0;
 
-	for (uint32_t i = 0; i < SIM_PROCS; i++) {
+	for (uint32_t i = 0; i < SIM_ALL_PROCS; i++) {
 		const struct sim_claims *all = &s->procs[i].claims;
 
 		for (uint32_t k = 0; k < all->n; k++) {

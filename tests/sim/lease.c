@@ -196,6 +196,8 @@ void sim_hear(struct sim *s)
 		hear_late(s, &s->sessions[i]);
 	for (uint32_t i = 0; i < SIM_SESSIONS; i++)
 		hear_events(s, &s->sessions[i]);
+	if (s->nature.n_ranks)
+		sim_ranks_hear(s);
 	sim_waits_check(s);
 }
 

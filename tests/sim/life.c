@@ -210,11 +210,12 @@ void sim_daemon_gone(struct sim *s)
 	s->down = true;
 	s->draining = false;
 	sim_ghosts_stay(s);
-	for (uint32_t i = 0; i < SIM_SESSIONS; i++)
+	for (uint32_t i = 0; i < SIM_ALL_SESSIONS; i++)
 		if (s->sessions[i].c)
 			sim_session_over(s, &s->sessions[i]);
-	for (uint32_t i = 0; i < SIM_PROCS; i++)
+	for (uint32_t i = 0; i < SIM_ALL_PROCS; i++)
 		s->procs[i].n_closed = 0;
+	sim_ranks_gone(s);
 }
 
 void sim_daemon_kill(struct sim *s)
@@ -268,7 +269,7 @@ static void drop_lost(struct sim *s, struct sim_claims *all)
 /* Slots of a pool that was not taken back are nobody's any more; who maps them has them alone. */
 static void drop_old_memory(struct sim *s)
 {
-	for (uint32_t i = 0; i < SIM_PROCS; i++)
+	for (uint32_t i = 0; i < SIM_ALL_PROCS; i++)
 		drop_lost(s, &s->procs[i].claims);
 	drop_lost(s, &s->ghosts);
 }
@@ -326,7 +327,7 @@ static bool lose_pools(struct sim *s)
  */
 static void stop_reading(struct sim *s)
 {
-	for (uint32_t i = 0; i < SIM_PROCS; i++) {
+	for (uint32_t i = 0; i < SIM_ALL_PROCS; i++) {
 		struct sim_claims *all = &s->procs[i].claims;
 
 		for (uint32_t k = 0; k < all->n;)
@@ -356,7 +357,8 @@ static bool is_checksum(uint64_t at)
 static bool damage(struct sim *s)
 {
 	uint32_t g = sim_below(s, 2);
-	bool spread = s->nature.windows_ns != RADIX_NONE || s->nature.coded_ns != RADIX_NONE;
+	bool spread = s->nature.windows_ns != RADIX_NONE || s->nature.coded_ns != RADIX_NONE ||
+		      s->nature.n_ranks;
 	const struct radix_store *st;
 	uint8_t *bytes;
 	uint64_t at = 0, from = sim_chance(s, 50) ? 0 : 4096; /* seldom in the head */
@@ -376,7 +378,7 @@ static bool damage(struct sim *s)
 	world_note(&s->w, "       a bit of byte %llu of the block table of pool %u flips\n",
 		   (unsigned long long)at, g);
 	s->result->damages++;
-	for (uint32_t i = 0; i < SIM_PROCS; i++)
+	for (uint32_t i = 0; i < SIM_ALL_PROCS; i++)
 		for (uint32_t k = 0; k < s->procs[i].claims.n; k++)
 			s->procs[i].claims.v[k].path = 0; /* it may be found no more */
 	for (uint32_t i = 0; i < s->n_known; i++)

@@ -126,9 +126,11 @@ static bool in_group(const struct sim *s, uint32_t root, uint32_t group)
 /* Nobody has anything of it any more, whether he knows it or not. */
 static void let_go(struct sim *s, uint32_t group)
 {
-	for (uint32_t i = 0; i < SIM_PROCS; i++)
+	for (uint32_t i = 0; i < SIM_ALL_PROCS; i++)
 		drop_claims(&s->procs[i].claims, group);
 	drop_claims(&s->ghosts, group);
+	if (group == s->ranks_group)
+		sim_ranks_lost(s);
 	for (uint32_t i = 0; i < s->n_known; i++)
 		if (in_group(s, s->known[i].p.root, group))
 			s->known[i].audited = false;
@@ -148,6 +150,8 @@ static void let_go(struct sim *s, uint32_t group)
 
 static bool has_open(const struct sim *s, const struct sim_session *se, uint32_t group)
 {
+	if (sim_session_idx(s, se) >= SIM_SESSIONS)
+		return se->opened[0] && s->ranks_group == group;
 	for (uint32_t k = 0; k < UNIVERSE_NS; k++)
 		if (se->opened[k] && s->ns_group[k] == group)
 			return true;
@@ -156,7 +160,7 @@ static bool has_open(const struct sim *s, const struct sim_session *se, uint32_t
 
 static void check_told(struct sim *s, uint32_t group, const uint32_t *before)
 {
-	for (uint32_t i = 0; i < SIM_SESSIONS; i++) {
+	for (uint32_t i = 0; i < SIM_ALL_SESSIONS; i++) {
 		struct sim_session *se = &s->sessions[i];
 		uint32_t must;
 
@@ -166,6 +170,10 @@ static void check_told(struct sim *s, uint32_t group, const uint32_t *before)
 		if (se->c->n_lost - before[i] != must || (must && se->c->lost_seq != group))
 			world_fail(&s->w, "session %u was told %u times that its device is lost", i,
 				   se->c->n_lost - before[i]);
+		if (i >= SIM_SESSIONS) {
+			se->opened[0] &= s->ranks_group != group;
+			continue;
+		}
 		for (uint32_t k = 0; k < UNIVERSE_NS; k++)
 			se->opened[k] &= s->ns_group[k] != group;
 		for (uint32_t k = 0; k < SIM_LEASES; k++) {
@@ -180,10 +188,12 @@ static void check_told(struct sim *s, uint32_t group, const uint32_t *before)
 
 void sim_device_lose(struct sim *s, uint32_t group)
 {
-	uint32_t before[SIM_SESSIONS] = { 0 };
+	uint32_t before[SIM_ALL_SESSIONS] = { 0 };
 	uint64_t n;
 
-	for (uint32_t i = 0; i < SIM_SESSIONS; i++)
+	if (s->w.engine)
+		sim_hear(s); /* what was told before */
+	for (uint32_t i = 0; i < SIM_ALL_SESSIONS; i++)
 		before[i] = s->sessions[i].c ? s->sessions[i].c->n_lost : 0;
 	s->result->devices++;
 	s->devices[group].lost = true;
@@ -204,6 +214,8 @@ void sim_device_lose(struct sim *s, uint32_t group)
 		check_below(s, world_index(&s->w, group));
 	sim_hear(s);
 	check_told(s, group, before);
+	if (group == s->ranks_group)
+		sim_ranks_told(s);
 }
 
 void sim_device_lose_some(struct sim *s)

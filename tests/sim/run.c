@@ -229,6 +229,8 @@ static void something(struct sim *s, uint32_t si)
 		admin(s);
 	else if (n->kills_permille && sim_chance(s, 2))
 		jump(s);
+	else if (n->n_ranks && sim_more(s, 400))
+		sim_ranks_act(s);
 	else if (sim_chance(s, 250))
 		world_advance(&s->w, sim_below(s, 60) * 1000);
 	else
@@ -379,7 +381,7 @@ static void draw_tiers(struct sim *s, struct world_tiers_config *t)
 }
 
 /* What not every world has, each by its own dice. */
-static void draw_more(struct sim *s, const struct world_config *wc)
+static void draw_more(struct sim *s, struct world_config *wc)
 {
 	struct sim_nature *n = &s->nature;
 	bool faults = !s->config.faultless;
@@ -390,6 +392,8 @@ static void draw_more(struct sim *s, const struct world_config *wc)
 		n->windows_ns = sim_more_below(s, n->islands ? 2 : 3);
 	if (sim_more(s, 250) && (wc->tiers.host_blocks || wc->tiers.redis))
 		n->coded_ns = sim_more_below(s, 2);
+	n->n_ranks = sim_more(s, 250) ? 2 + sim_more_below(s, SIM_RANKS - 1) : 0;
+	wc->engine.max_ranks = n->n_ranks ? SIM_RANKS : wc->engine.max_ranks;
 	n->old_versions = n->windows_ns == RADIX_NONE && n->coded_ns == RADIX_NONE &&
 			  sim_more(s, 500);
 }
@@ -478,7 +482,7 @@ static void see_all(struct sim *s)
 /* Everybody leaves: nothing is under way, and every slot is free or a block's. */
 static void check_end(struct sim *s)
 {
-	for (uint32_t p = 0; p < SIM_PROCS; p++)
+	for (uint32_t p = 0; p < SIM_ALL_PROCS; p++)
 		sim_kill(s, p);
 	sim_crowd_leaves(s);
 	s->config.faultless = true;
@@ -496,6 +500,8 @@ static void check_end(struct sim *s)
 		sim_devices_mend(s);
 	}
 	world_advance(&s->w, s->w.config.engine.grace_ns + 1);
+	if (s->nature.n_ranks) /* nobody waits any more for ranks that never came */
+		world_advance(&s->w, 10000000000);
 	see_all(s);
 	run_until_idle(s);
 	check_ledger(s);
@@ -536,6 +542,9 @@ static void begin(struct sim *s, const struct sim_config *config, struct sim_res
 	ideal_init(&s->ideal, size_of(&wc));
 	for (uint32_t i = 0; i < SIM_SESSIONS; i++)
 		s->sessions[i].proc = i % SIM_PROCS;
+	for (uint32_t i = 0; i < SIM_RANKS; i++)
+		s->sessions[SIM_SESSIONS + i].proc = SIM_PROCS + i;
+	s->ranks_group = RADIX_NONE;
 }
 
 void sim_run(const struct sim_config *config, struct sim_result *ret)

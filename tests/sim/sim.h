@@ -47,6 +47,9 @@ struct sim_config {
 	X(lossy, "blocks told to be changed by a codec")                    \
 	X(exact, "prompts asked for exactly")                               \
 	X(hollow, "blocks made hollow in the last lives")                   \
+	X(striped, "blocks stored by all ranks")                            \
+	X(equal, "answers that ranks had to be told alike")                 \
+	X(broken, "leases that a rank left")                                \
 	X(windowed, "prompts asked for through a window")                   \
 	X(outside, "faults of Redis and of host memory")                    \
 	X(orphaned, "leases that outlived their socket")                    \

@@ -11,6 +11,10 @@ enum {
 	SIM_PROCS = 10,
 	SIM_TWICE = 4, /* so many of them have two sessions */
 	SIM_SESSIONS = SIM_PROCS + SIM_TWICE,
+	SIM_RANKS = 4, /* more, which are ranks of one model, with a session each */
+	SIM_ALL_PROCS = SIM_PROCS + SIM_RANKS,
+	SIM_ALL_SESSIONS = SIM_SESSIONS + SIM_RANKS,
+	SIM_NS_RANKS = UNIVERSE_NS, /* the namespace of the first rank; then of the others */
 	SIM_LEASES = 3,
 	SIM_BLUE = 8,    /* processes from here on are the other tenant's */
 	SIM_RELICS = 24, /* sockets closed by their process that still hold something, at most */
@@ -24,6 +28,7 @@ struct sim_nature {
 	uint64_t max_age_ns;
 	uint64_t crowd_at; /* the operation at which the crowd comes */
 	uint32_t lost_permille;
+	uint32_t n_ranks;              /* 0: there are none */
 	bool old_versions;             /* some processes speak version 2 */
 	uint32_t windows_ns, coded_ns; /* read through a window; coded below; RADIX_NONE: none */
 };
@@ -116,12 +121,17 @@ struct sim {
 	bool draining;
 	uint64_t n_exits; /* before it began to drain */
 	uint64_t drained; /* the operation at which it stops */
-	struct sim_proc procs[SIM_PROCS];
+	struct sim_proc procs[SIM_ALL_PROCS];
 	struct sim_claims ghosts; /* what devices of dead processes may still write */
-	struct sim_session sessions[SIM_SESSIONS];
+	struct sim_session sessions[SIM_ALL_SESSIONS];
 	struct oracle oracle;
 	uint64_t epochs[UNIVERSE_NS];
 	uint32_t ns_group[UNIVERSE_NS];
+	uint32_t ranks_group; /* RADIX_NONE: not known yet */
+	struct sim_rank_pool {
+		struct proto_id name;
+		uint32_t life; /* of the device */
+	} rank_pools[SIM_RANKS];
 	struct sim_device devices[WORLD_GROUPS];
 	uint64_t devices_back; /* the operation at which the devices that are lost work again */
 	bool marks_hurt;       /* what is told lossy may be exact */
@@ -287,3 +297,4 @@ void sim_invalidate(struct sim *s, uint32_t k);
 void sim_evict(struct sim *s, uint32_t group, uint32_t n);
 
 #include "tests/sim/lost.h"
+#include "tests/sim/ranks.h"

@@ -14,7 +14,7 @@ static const char windows[] = "0:14"; /* of the last four blocks */
 void sim_spawn(struct sim *s, uint32_t proc)
 {
 	struct sim_proc *p = &s->procs[proc];
-	uint32_t uid = proc >= SIM_BLUE ? 2000 : 1000;
+	uint32_t uid = proc >= SIM_BLUE && proc < SIM_PROCS ? 2000 : 1000;
 	bool again = p->peer.pid && sim_chance(s, 150);
 
 	world_check(&s->w, !p->alive && p->claims.n == 0);
@@ -29,14 +29,21 @@ void sim_spawn(struct sim *s, uint32_t proc)
 	p->alive = true;
 	p->asleep = 0;
 	p->n_closed = 0;
-	p->copies = sim_chance(s, 200);
-	p->version = s->nature.old_versions && sim_more(s, 300) ? 2 : PROTO_VERSION;
+	p->copies = sim_chance(s, 200) && proc < SIM_PROCS;
+	p->version = s->nature.old_versions && proc < SIM_PROCS && sim_more(s, 300) ? 2
+										    : PROTO_VERSION;
 }
 
 static struct proto_open_req open_req(const struct sim *s, uint32_t ns, bool windowed)
 {
-	struct proto_open_req o = world_open_req("m");
+	struct proto_open_req o = world_open_req(ns < SIM_NS_RANKS ? "m" : "ranks");
 
+	if (ns >= SIM_NS_RANKS) {
+		o.flags = PROTO_OPEN_STRIPE;
+		o.tp_size = s->nature.n_ranks;
+		o.tp_rank = ns - SIM_NS_RANKS;
+		return o;
+	}
 	if (ns == 1)
 		o.flags = PROTO_OPEN_EXTRA;
 	if (ns == 2) {
@@ -99,6 +106,8 @@ void sim_open_rest(struct sim *s, struct sim_session *se)
 		if (sim_device_refused(s, se, k, status))
 			continue;
 		world_check(&s->w, status == PROTO_STATUS_OK);
+		for (uint32_t i = 0; i < UNIVERSE_NS; i++) /* the number may have been another's */
+			se->ns[i] = se->ns[i] == rep.ns ? RADIX_NONE : se->ns[i];
 		se->ns[k] = rep.ns;
 		s->ns_group[k] = rep.group;
 		sim_device_mapped(s, se, k, &rep);
@@ -138,7 +147,9 @@ void sim_connect(struct sim *s, struct sim_session *se)
 	for (life = old_life(p, s->life); life && s->w.engine && sim_chance(s, 300);
 	     life = old_life(p, s->life))
 		sim_quiesce(s, se, life);
-	if (s->w.engine)
+	if (s->w.engine && sim_session_idx(s, se) >= SIM_SESSIONS)
+		sim_rank_open(s, se);
+	else if (s->w.engine)
 		sim_open_rest(s, se);
 }
 
@@ -152,6 +163,8 @@ void sim_session_over(struct sim *s, struct sim_session *se)
 			all->v[i].session = RADIX_NONE;
 	for (uint32_t i = 0; i < SIM_LEASES; i++)
 		s->result->orphaned += se->leases[i].used;
+	if (sim_session_idx(s, se) >= SIM_SESSIONS)
+		sim_rank_left(s, se);
 	memset(se->leases, 0, sizeof(se->leases));
 	if (se->c)
 		se->c->n_events = 0; /* nobody is told any more */
@@ -205,7 +218,7 @@ void sim_kill(struct sim *s, uint32_t proc)
 	p->alive = false;
 	sim_ghosts_rise(s, proc);
 	p->claims.n = 0;
-	for (uint32_t i = 0; i < SIM_SESSIONS; i++)
+	for (uint32_t i = 0; i < SIM_ALL_SESSIONS; i++)
 		if (s->sessions[i].proc == proc && s->sessions[i].c)
 			sim_session_over(s, &s->sessions[i]);
 	world_kill_as(&s->w, p->peer.pid, p->peer.start_time);
