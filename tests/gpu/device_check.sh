@@ -53,11 +53,13 @@ extra=0
 	part 20 driver
 	suite contract "what every back end promises, on this device"
 	suite adopt "memory of an earlier life taken up again"
+	suite coded "blocks that the device encodes, decodes and sums"
 	for p in share holder read_only words late; do
 		part 30 $p
 	done
 	part 60 kernels
 	part 60 moves
+	part 60 coding
 	echo "extra $extra"
 } | tee "$out" | grep -v '^extra '
 extra=$(sed -n 's/^extra //p' "$out")

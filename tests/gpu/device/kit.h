@@ -100,15 +100,16 @@ int hear(int socket, char what);
 /* Smaller, for a driver that only looks like one. */
 extern bool quick;
 
-#define PARTS(X)                                                                          \
-	X(driver, "which driver and device there is")                                     \
-	X(share, "two processes on the same memory")                                      \
-	X(holder, "memory that only a descriptor holds, in a process without the driver") \
-	X(read_only, "a write through a mapping that may only read")                      \
-	X(words, "a word that a stream writes, seen by another process")                  \
-	X(late, "writes that land after their process was killed")                        \
-	X(kernels, "kernels: right bytes, and speed beside a copy within the device")     \
-	X(moves, "blocks out and in by the back end, beside a plain copy of pinned memory")
+#define PARTS(X)                                                                            \
+	X(driver, "which driver and device there is")                                       \
+	X(share, "two processes on the same memory")                                        \
+	X(holder, "memory that only a descriptor holds, in a process without the driver")   \
+	X(read_only, "a write through a mapping that may only read")                        \
+	X(words, "a word that a stream writes, seen by another process")                    \
+	X(late, "writes that land after their process was killed")                          \
+	X(kernels, "kernels: right bytes, and speed beside a copy within the device")       \
+	X(moves, "blocks out and in by the back end, beside a plain copy of pinned memory") \
+	X(coding, "coded and gathered blocks, beside a plain copy of pinned memory")
 
 #define X(name, text) void part_##name(void);
 PARTS(X)
