@@ -232,7 +232,7 @@ static struct cuda_lane *lane_of_coded(struct cuda *c, struct gpu_job *job)
 	const bool out = gpu_pool_find(&c->pools, job->src, job->len) != NULL;
 	const uint64_t packed = gpu_coded_bytes(job->coded);
 
-	if (in == out || packed > CUDA_PIN_BYTES || (in ? job->dst : job->src) % 2 ||
+	if (in == out || packed > CUDA_PIN_BYTES ||
 	    !gpu_cuda_pin_find(c, in ? job->src : job->dst, packed))
 		return NULL;
 	if (in)
@@ -254,8 +254,6 @@ static struct cuda_lane *lane_of(struct cuda *c, struct gpu_job *job)
 	if (job->coded)
 		return lane_of_coded(c, job);
 	if (!dst_in && !src_in)
-		return NULL;
-	if (job->want_sum && (dst_in ? job->dst : job->src) % 2)
 		return NULL;
 	if ((!dst_in && !gpu_cuda_pin_find(c, job->dst, job->len)) ||
 	    (!src_in && !gpu_cuda_pin_find(c, job->src, job->len)))

@@ -73,6 +73,7 @@ struct gpu_job {
 	 * it is encoded, into it decoded.  Stays where it is until done().
 	 * want_sum: a checksum of the block as it lies on the device, before encoding or after
 	 * decoding; of a copy within the device, where it was copied to.  `len` is even.
+	 * Both addresses are even.
 	 */
 	const struct gpu_coded *coded;
 	bool want_sum;

@@ -94,6 +94,7 @@ static int host_submit(struct gpu *g, struct gpu_job *job)
 	    !gpu_pool_find(&h->pools, job->src, job->len))
 		return -EINVAL;
 	job->due_ns = 0;
+	job->uncodable = false;
 	job->status = 0;
 	gpu_queue_push(&h->queue, job);
 	gpu_signal_set(&h->signal, true);

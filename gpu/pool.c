@@ -184,6 +184,9 @@ int gpu_job_check(const struct gpu *g, const struct gpu_job *job)
 		return -EINVAL;
 	if (job->want_sum && (len > INT32_MAX || len % 2))
 		return -EINVAL;
+	/* Half an element is none. */
+	if ((job->coded || job->want_sum) && (job->dst | job->src) % 2)
+		return -EINVAL;
 	if (job->coded) {
 		uint64_t packed = gpu_coded_bytes(job->coded);
 

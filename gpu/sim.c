@@ -433,6 +433,7 @@ static int sim_submit(struct gpu *g, struct gpu_job *job)
 	if (++s->n_submits == s->plan.fail_submit || s->queue.n + s->ready.n >= depth)
 		return -EAGAIN;
 	s->n_jobs++;
+	job->uncodable = false;
 	job->status = (int)s->n_jobs;
 	job->due_ns = s->n_jobs == s->plan.never_complete ? NEVER : sim_due(s, job);
 	gpu_queue_push(&s->queue, job);

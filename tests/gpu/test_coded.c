@@ -15,12 +15,13 @@
 #include <unistd.h>
 
 static const char *back_end = "host";
+static struct gpu_sim_config plan;
 
 static struct gpu *g;
 
 static void setup(void)
 {
-	g = open_back_end(back_end, NULL);
+	g = open_back_end(back_end, &plan);
 	n_completions = 0;
 	n_in_flight = 0;
 }
@@ -406,12 +407,13 @@ START_TEST(refused_codings)
 	ck_assert_int_eq(ask(&job, addr_of(p), addr_of(w.blocks), &w.coded, false), -EINVAL);
 	/* Half an element. */
 	ck_assert_int_eq(ask(&job, addr_of(p), slot(0) + 1, &w.coded, false), -EINVAL);
-	/* Memory that nobody pinned all of. */
-	ck_assert_int_eq(ask(&job,
-			     addr_of(w.out) + 4096 - w.packed + 64 +
-				     ((N_BLOCKS * w.packed + 128) & ~UINT64_C(4095)),
-			     slot(0), &w.coded, false),
-			 -EINVAL);
+	/* Memory that nobody pinned all of, where that is asked. */
+	if (g->ops->kind == GPU_KIND_CUDA) {
+		uint64_t end = addr_of(w.out) +
+			       ((N_BLOCKS * w.packed + 128 + 4095) & ~UINT64_C(4095));
+
+		ck_assert_int_eq(ask(&job, end + 64 - w.packed, slot(0), &w.coded, false), -EINVAL);
+	}
 	ck_assert_uint_eq(n_in_flight, 0);
 	world_end();
 }
@@ -561,7 +563,7 @@ static bool codes(void)
 	char why[640];
 	bool yes;
 
-	if (gpu_open(back_end, NULL, &g, why, sizeof(why)) < 0)
+	if (gpu_open(back_end, &plan, &g, why, sizeof(why)) < 0)
 		return false;
 	yes = g->ops->codes(g);
 	gpu_close(g);
@@ -614,12 +616,13 @@ int main(int argc, char **argv)
 
 	if (argc > 1)
 		back_end = argv[1];
+	plan.codes = argc > 2 && strcmp(argv[2], "codes") == 0;
 	device_codes = ask_child();
 	if (device_codes < 0 || device_codes > 1) {
 		(void)printf("Bail out! the device cannot be asked\n");
 		return EXIT_FAILURE;
 	}
-	if (argc > 2 && strcmp(argv[2], "codes") == 0 && !device_codes) {
+	if (plan.codes && !device_codes) {
 		if (gpu_fatbin_len == 0) {
 			(void)printf("1..0 # SKIP built without nvcc: there are no kernels\n");
 			return EXIT_SUCCESS;
