@@ -445,12 +445,13 @@ static void committed(struct sim *s, struct sim_session *se, struct sim_lease *l
 
 	for (uint32_t i = 0; i < n; i++)
 		n_other += sim_slot_of(s, rep->runs, i) != l->res[i];
-	/* Where the block that counts was changed, whoever wants exact bytes is told of his own. */
+	/* Where the block that counts was changed, whoever wants exact bytes is told of his own;
+	   if some were stored besides, which ones is not told. */
 	own = l->exact && rep->n_duplicate > n_other;
 	for (uint32_t i = 0; i < n; i++) {
 		uint32_t slot = sim_slot_of(s, rep->runs, i);
 
-		own_slot(s, se, l, l->res[i], own || slot != l->res[i]);
+		own_slot(s, se, l, l->res[i], (own && !rep->n_stored) || slot != l->res[i]);
 		oracle_add(&s->oracle, sim_path_of(l, l->n_path), l->p.root);
 		if (!l->island)
 			ideal_add(&s->ideal, sim_path_of(l, l->n_path),

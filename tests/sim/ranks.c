@@ -329,7 +329,8 @@ static void reserved(struct sim *s, struct decision *d, uint32_t rank, int statu
 	bool known = d->answers[i].known;
 	struct answer a = { .status = status };
 
-	if (over(s, d, rank, status))
+	/* It may have been granted before another rank left. */
+	if (!(d->broken && !d->lost && status == PROTO_STATUS_OK) && over(s, d, rank, status))
 		return;
 	if (!known && d->closed && status == PROTO_STATUS_WRONG_STATE)
 		return;
@@ -554,6 +555,13 @@ static void with_decision(struct sim *s, struct decision *d, uint32_t rank)
 		commit(s, d, rank);
 }
 
+static void forget_over(const struct sim *s)
+{
+	for (uint32_t i = 0; i < DECISIONS; i++)
+		if (live[i].id && !goes_on(s, &live[i]))
+			live[i].id = 0;
+}
+
 static void act(struct sim *s)
 {
 	uint32_t r = sim_more_below(s, s->nature.n_ranks), dice = sim_more_below(s, 1000);
@@ -561,6 +569,7 @@ static void act(struct sim *s)
 	struct sim_session *se = session_of(s, r);
 	struct sim_proc *p = sim_proc_of(s, se);
 
+	forget_over(s);
 	if (!p->alive) {
 		sim_spawn(s, se->proc);
 	} else if (!se->c) {
@@ -586,9 +595,6 @@ static void act(struct sim *s)
 	} else if (!s->draining) {
 		begin(s, d);
 	}
-	for (uint32_t i = 0; i < DECISIONS; i++)
-		if (live[i].id && !goes_on(s, &live[i]))
-			live[i].id = 0;
 }
 
 void sim_ranks_act(struct sim *s)

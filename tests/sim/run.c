@@ -556,9 +556,9 @@ void sim_run(const struct sim_config *config, struct sim_result *ret)
 		one_op(s);
 		if (!s->down && !s->w.engine)
 			world_fail(&s->w, "the daemon is gone, and nobody has seen it");
+		sim_devices_turn(s);
 		if (!s->down)
 			sim_hear(s);
-		sim_devices_turn(s);
 		sim_ghosts_act(s);
 		sim_claims_check(s);
 		sim_copies_check(s);
