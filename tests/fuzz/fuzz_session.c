@@ -339,6 +339,8 @@ static void do_pools(struct input *in, bool ready)
 			if (!in->w.made[g]) /* else the slots alone are made anew */
 				in->w.models[g] =
 					(struct model){ .n_slots = in->w.wanted_slots[g] };
+			else
+				session_world_renewed(&in->w, g);
 			in->w.made[g] = true;
 			event.type = PREFIXD_EVENT_POOL_READY;
 			event.u.pool.slot_stride = 128;

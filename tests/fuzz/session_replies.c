@@ -64,6 +64,7 @@ void session_note_open(struct session_world *w, struct session *s, const struct 
 		s->n_words = rep.n_words;
 	s->rank = s->rank || ns->striped;
 	s->window[ns - w->ns] = rep.window;
+	s->opened[ns - w->ns] = true;
 	if (ns->striped || rep.window)
 		model_gives_up(w, ns->group);
 }
@@ -205,6 +206,14 @@ static void advance(struct session_world *w, struct lease *l, const struct proto
 	}
 }
 
+/* An operator looks at everybody's. */
+static void check_opened(struct session_world *w, const struct session *s, uint32_t id)
+{
+	const struct ns *ns = session_ns_find(w, id);
+
+	must(!ns || s->peer.admin || s->opened[ns - w->ns]);
+}
+
 void session_on_match(struct session_world *w, struct session *s, uint32_t number,
 		      const struct proto_match_req *m)
 {
@@ -213,6 +222,7 @@ void session_on_match(struct session_world *w, struct session *s, uint32_t numbe
 	const char *bad;
 
 	must(proto_match_rep_decode_as(s->h.version, s->body, s->h.len, &rep, &bad) == 0);
+	check_opened(w, s, m->ns);
 	if (session_lease_of(w, rep.lease))
 		return; /* a replay */
 	while (l < w->leases + N_LEASES && l->used)
@@ -377,6 +387,7 @@ void session_on_probe(struct session_world *w, const struct session *s,
 	const char *bad;
 
 	must(proto_probe_rep_decode(s->body, s->h.len, &rep, &bad) == 0);
+	check_opened(w, s, m->ns);
 	if (!w->full && !ns->digest && !w->unknown[ns->group])
 		must(rep.n_device == model_walk(&w->models[ns->group], root, MODEL_NONE, m->keys.p,
 						m->keys.n / ns->key_len, ns->key_len, slots));

@@ -371,6 +371,14 @@ void session_world_lose(struct session_world *w, uint32_t group)
 	session_world_step(w, &event);
 }
 
+void session_world_renewed(struct session_world *w, uint32_t group)
+{
+	for (uint32_t i = 0; i < N_SESSIONS; i++)
+		for (uint32_t k = 0; k < w->n_ns; k++)
+			if (w->ns[k].group == group)
+				w->sessions[i].opened[k] = false;
+}
+
 /* ---- life ------------------------------------------------------------------------------------ */
 
 /* `choices` picks what differs between daemons: how ends are noticed, grace, shares, ages. */

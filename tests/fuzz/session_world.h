@@ -11,7 +11,8 @@
  * Of a pool group in which a namespace is read through a window, or shared by ranks, the model
  * knows nothing, since blocks go there that others lie behind, or count when several sessions have
  * spoken.  What is checked is that slots are the group's and hold blocks, that those before a
- * window are told as none, and that a rank's reply comes, if later.
+ * window are told as none, and that a rank's reply comes, if later.  When a pool was lost and has
+ * memory again, nobody is served who has not opened his namespace anew.
  *
  * What is in a frame decides what is expected of it, not what its maker meant: its bytes may have
  * been changed.  A body is handed over in memory of exactly its size, so that ASan sees a read
@@ -52,6 +53,7 @@ struct session {
 	uint64_t seq;
 	uint16_t version;      /* agreed by HELLO; 0: not said yet */
 	uint32_t n_words;      /* that OPEN gave it */
+	bool opened[N_NS];     /* by this session, and no new memory came for its pool since */
 	uint32_t window[N_NS]; /* of each namespace, as this session reads it */
 	bool rank;             /* of a namespace that ranks share */
 	/* frames without a reply yet: OPENs that wait for a pool, and what ranks wait for */
@@ -124,6 +126,8 @@ void session_world_deinit(struct session_world *w);
 void session_world_step(struct session_world *w, struct prefixd_event *event);
 /* The group's device is lost, if it has memory. */
 void session_world_lose(struct session_world *w, uint32_t group);
+/* It is about to have memory again. */
+void session_world_renewed(struct session_world *w, uint32_t group);
 /* One frame of a session, and what its reply must be. */
 void session_world_send(struct session_world *w, uint32_t number, uint16_t op, const uint8_t *body,
 			uint32_t n);
