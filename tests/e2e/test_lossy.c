@@ -60,6 +60,8 @@ static const struct prefixd_cold cold = {
 
 /* ---- a daemon, and a worker ------------------------------------------------------------------ */
 
+static const char *const staged[] = { "--pool-write", "staged", NULL };
+
 static void start(struct e2e_daemon *which, const char *host_blocks, const char *const more[])
 {
 	/* Loading is faster than computing, however busy the machine is. */
@@ -321,6 +323,7 @@ static void coded_by_device(const struct e2e_daemon *which)
 
 /* ---- host memory ----------------------------------------------------------------------------- */
 
+/* _i: workers write in memory of their own. */
 START_TEST(through_host_memory)
 {
 	const uint64_t len = prefixd_cold_bytes(&cold, BLOCK);
@@ -329,9 +332,10 @@ START_TEST(through_host_memory)
 	struct place p;
 	json_t *s;
 
-	start(&d, "64", NULL);
+	start(&d, "64", _i ? staged : NULL);
 	p = place(&d, "fp8");
 	ck_assert_uint_eq(p.info.cold_bytes, len);
+	ck_assert_int_eq(p.info.n_write > 0, _i);
 	ck_assert_uint_eq(store(&p, 1, 0), BLOCKS);
 	m = look(&p, 1, PFX_MATCH_EXACT);
 	ck_assert_uint_eq(m.n_device, BLOCKS);
@@ -547,7 +551,7 @@ int main(int argc, char **argv)
 	}
 	tcase_set_timeout(t, 120);
 	if (strcmp(which, "host") == 0) {
-		tcase_add_test(t, through_host_memory);
+		tcase_add_loop_test(t, through_host_memory, 0, 2);
 		tcase_add_test(t, more_fit_into_host_memory);
 		tcase_add_test(t, the_daemons_choice);
 	} else if (strcmp(which, "redis") == 0) {
