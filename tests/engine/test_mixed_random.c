@@ -38,9 +38,9 @@ struct kind {
 static const struct kind kinds[] = {
 	{ true, true, false, false, false, 16, true, PREFIXD_WRITE_BACK },
 	{ true, false, false, false, true, 16, false, PREFIXD_WRITE_THROUGH },
-	{ true, true, false, false, true, 12, true, PREFIXD_WRITE_SECOND_USE },
+	{ true, true, false, false, true, 12, true, PREFIXD_WRITE_THROUGH },
 	{ false, true, true, false, true, 16, true, PREFIXD_WRITE_THROUGH },
-	{ false, false, true, false, true, 12, false, PREFIXD_WRITE_BACK },
+	{ false, false, true, false, true, 12, false, PREFIXD_WRITE_SECOND_USE },
 	{ false, true, true, true, true, 16, true, PREFIXD_WRITE_THROUGH },
 	{ false, true, false, true, false, 0, true, PREFIXD_WRITE_BACK },
 	{ false, false, true, true, true, 0, false, PREFIXD_WRITE_BACK },
@@ -461,13 +461,21 @@ static void lose_device(void)
 	}
 }
 
-/* The daemon is killed; some workers die with it, others say QUIESCED sooner or later. */
+/*
+ * The daemon is killed, or stops, maybe while there is no device; some workers die with it, others
+ * say QUIESCED sooner or later.
+ */
 static void next_life(void)
 {
-	device_is_back();
+	if (roll(2))
+		device_is_back();
 	old_boot = w.config.engine.boot;
 	seen.lives++;
-	world_life_kill(&w);
+	if (roll(2))
+		world_life_kill(&w);
+	else
+		world_life_stop(&w, roll(3) * 200 * MS);
+	is_lost = w.config.hold_pools = false;
 	for (uint32_t s = 0; s < SESSIONS; s++)
 		if (roll(2)) {
 			world_kill(&w, sessions[s].pid);
@@ -631,7 +639,7 @@ START_TEST(mixture)
 		ck_assert_uint_gt(seen.losses, 20);
 		ck_assert(!k->keep || seen.lives > 10);
 		ck_assert(!k->windows || seen.hidden > 100);
-		ck_assert(!k->codec || seen.changed > 50);
+		ck_assert(!k->codec || seen.changed > 20);
 	}
 	run(k, fresh, STEPS);
 }
