@@ -70,7 +70,7 @@ struct prefixd_lease_info {
 	uint64_t age_ns;
 	uint32_t group;
 	uint64_t slot_bytes;
-	uint64_t n_blocks;   /* pinned path, blocks */
+	uint64_t n_blocks;   /* that it keeps of its path */
 	uint64_t n_reserved; /* slots reserved and not committed */
 	uint64_t n_own;      /* slots of duplicates; of a lease that has ended, all it had */
 	const uint32_t *own, *reserved;      /* [n_own], [n_reserved] */

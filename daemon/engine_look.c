@@ -2,6 +2,7 @@
  * engine_look.c - what the admin socket and the tests may see of the engine; nothing changes here.
  */
 #include "daemon/engine_internal.h"
+#include "radix/windows.h"
 
 void prefixd_engine_counters(const struct prefixd_engine *e, struct prefixd_counters *ret)
 {
@@ -140,6 +141,14 @@ static void tell_path(const struct prefixd_engine *e, const struct prefixd_lease
 				    sizeof(ret->head_digest));
 }
 
+/* What it keeps of its path: through a window the last blocks, else all that have a slot. */
+static uint64_t kept_of_path(const struct prefixd_lease *l)
+{
+	if (l->window)
+		return radix_min_u32(l->n_path, l->root->ns->window);
+	return l->root->ns->window ? radix_paths_held(l->group->index, &l->pin.at, 1) : l->n_path;
+}
+
 static void tell_lease(const struct prefixd_engine *e, const struct prefixd_lease *l,
 		       uint64_t now_ns, struct prefixd_lease_info *ret)
 {
@@ -166,7 +175,7 @@ static void tell_lease(const struct prefixd_engine *e, const struct prefixd_leas
 	ret->orphan = ret->stand == PREFIXD_STAND_ORPHAN;
 	if (l->state != PREFIXD_LEASE_ACTIVE)
 		return;
-	ret->n_blocks = l->n_path;
+	ret->n_blocks = kept_of_path(l);
 	tell_path(e, l, ret);
 }
 

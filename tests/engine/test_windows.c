@@ -503,6 +503,18 @@ START_TEST(killed_while_a_window_begins)
 }
 END_TEST
 
+/* What operators are told of the only lease there is. */
+static uint64_t blocks_told(void)
+{
+	struct prefixd_lease_info info;
+	uint64_t it = 0, n;
+
+	ck_assert(prefixd_engine_next_lease(w.engine, &it, w.now_ns, &info));
+	n = info.n_blocks;
+	ck_assert(!prefixd_engine_next_lease(w.engine, &it, w.now_ns, &info));
+	return n;
+}
+
 /* Who held a long prompt when the daemon ended keeps no more of the pool than has slots. */
 START_TEST(held_over_a_restart)
 {
@@ -520,10 +532,12 @@ START_TEST(held_over_a_restart)
 	turn(&at, 1, 80, 10, NULL);
 	turn(&at, 2, 80, 10, NULL);
 	ck_assert_uint_eq(prefixd_engine_kept(w.engine, 0), 0);
+	ck_assert_uint_eq(blocks_told(), W);
 	world_kill(&w, 101);
 	world_life_kill(&w);
 	ck_assert_int_eq(world_life_restart(&w), 0);
 	ck_assert_uint_eq(prefixd_engine_kept(w.engine, 0), W);
+	ck_assert_uint_eq(blocks_told(), W);
 	ck_assert(!prefixd_engine_over(w.engine, NULL, 0));
 	at = place(102, true);
 	ck_assert_uint_eq(turn(&at, 0, 90, 10, NULL), 90);
