@@ -126,7 +126,9 @@ void prefixd_commit_now(struct prefixd_engine *e, struct prefixd_request *rq,
 			struct prefixd_lease *l, const struct proto_commit_req *m, uint32_t n_now)
 {
 	struct proto_commit_rep rep = { 0 };
-	struct radix_block b = { .checksum_kind = m->checksum_kind };
+	/* From a desk nothing is left to read exact bytes from, where changed ones stay. */
+	struct radix_block b = { .checksum_kind = m->checksum_kind,
+				 .or_refuse = l->exact && l->desk };
 	struct radix_member fresh[PREFIXD_THROUGH_MAX];
 	struct prefixd_reply rp;
 	struct radix_runs runs;

@@ -308,7 +308,8 @@ const char *prefixd_commit_stop_to_string(int r)
 	if (r < 0)
 		return "found no memory";
 	if (r == RADIX_E_REFUSED)
-		return "hangs below one without a copy on the device";
+		return "hangs below one without a copy on the device, or a changed copy of it is "
+		       "held";
 	return r == RADIX_E_CIRCLE ? "is stored already, above the lease's own place"
 				   : "is stored already, below another parent";
 }

@@ -151,6 +151,9 @@ static int become_member(struct radix_index *ix, struct radix_pin *pin,
 		attach(ix, there, block);
 		*ret_slot = block->slot;
 		*ret_result = RADIX_COMMIT_ATTACHED;
+	} else if (block->or_refuse &&
+		   radix_lossy(ix, &ix->table.v[radix_entry_at(ix, there->node, there->idx - 1)])) {
+		return RADIX_E_REFUSED;
 	} else {
 		radix_slots_set(&ix->slots, block->slot, RADIX_SLOT_OWN);
 		ix->duplicate_total++;

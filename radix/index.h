@@ -241,11 +241,11 @@ void radix_reserve(struct radix_index *ix, uint32_t owner, uint32_t want, struct
 		   uint32_t *ret_granted);
 
 struct radix_block {
-	const void *key;       /* key_len bytes */
-	uint32_t slot;         /* RESERVED, owned by `owner` */
-	uint32_t n_tokens;     /* tokens in the block; < block_tokens only for a last block */
-	uint8_t checksum_kind; /* 0 none, 1 XXH3-128, 2 kernels' */
-	uint8_t checksum[16];
+	const void *key;   /* key_len bytes */
+	uint32_t slot;     /* RESERVED, owned by `owner` */
+	uint32_t n_tokens; /* tokens in the block; < block_tokens only for a last block */
+	bool or_refuse;    /* REFUSED instead of a duplicate of a copy that a codec changed */
+	uint8_t checksum_kind, checksum[16]; /* 0 none, 1 XXH3-128, 2 kernels' */
 };
 
 enum radix_commit_result {
@@ -262,7 +262,7 @@ enum radix_commit_result {
  * and is a duplicate of its first block. Return: 0; RADIX_E_STATE when the slot is not RESERVED by
  * `owner`; RADIX_E_CONFLICT when the digest is a member under another parent; RADIX_E_CIRCLE when
  * the pin stands below it; RADIX_E_REFUSED when the block before has no device copy, so that this
- * one can have none; -ENOMEM (unchanged).
+ * one can have none, or see or_refuse; -ENOMEM (unchanged).
  *
  * ATTACHED: a member that lay only lower, or whose device copy a codec changed and nobody pins or
  * moves, got ours as its device copy. Lower ones stay unless both checksums are known and differ.

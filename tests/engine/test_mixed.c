@@ -120,6 +120,50 @@ START_TEST(coded_from_a_desk)
 END_TEST
 
 /*
+ * Somebody holds the changed copies, and who wrote exact ones in a desk has no slot of his own that
+ * he could read them from: he is not told of a slot that is free, nor of the changed ones.
+ */
+START_TEST(coded_and_held_by_another)
+{
+	struct proto_open_req o = coded(0);
+	struct proto_reserve_req r = { .n = 2 };
+	struct proto_commit_req c = { .n = 2 };
+	struct proto_reserve_rep reserved;
+	struct proto_commit_rep committed;
+	struct scene_place at, other;
+	struct proto_match_rep held, m;
+	struct scene_prompt x;
+	uint8_t block[BYTES];
+
+	tiers_configure(2 * BLOCKS, 4 * BLOCKS, false);
+	tiers.config.engine.staged = true;
+	tiers.config.engine.write_blocks = BLOCKS;
+	at = begin(0);
+	other = scene_place(&tiers.w, 101, 1000, &o);
+	for (uint32_t p = 0; p < 3; p++)
+		ck_assert_uint_eq(tiers_put(&at, p), BLOCKS);
+	bring_up(&at, 0, 1 | CODED);
+	x = tiers_prompt(&at, 0);
+	scene_match(&other, &x, &held);
+	scene_match_with(&at, &x, PROTO_MATCH_EXACT, 0, &m);
+	c.lease = r.lease = m.lease;
+	ck_assert_int_eq(world_reserve_wait(at.c, &r, &reserved), 0);
+	memset(block, 1, sizeof(block));
+	for (uint32_t i = 0; i < reserved.runs.n; i++)
+		for (uint32_t k = 0; k < proto_run_at(reserved.runs, i).len; k++)
+			world_desk_write(at.c, proto_run_at(reserved.runs, i).start + k, block,
+					 BYTES);
+	ck_assert_int_eq(world_commit(at.c, &c, &committed), PROTO_STATUS_CONFLICT);
+	scene_release(&at, m.lease, NULL);
+	/* when nobody holds them any more they make way */
+	scene_release(&other, held.lease, NULL);
+	make_exact(&at);
+	tiers_check_quiet();
+	world_deinit(&tiers.w);
+}
+END_TEST
+
+/*
  * The device is lost: what comes up after that is coded, whatever lay above it.  _i & 1: Redis is
  * there, too; & 2: workers write in desks.
  */
@@ -324,6 +368,7 @@ int main(void)
 
 	tcase_set_timeout(tc, 120);
 	tcase_add_loop_test(tc, coded_from_a_desk, 0, 2);
+	tcase_add_test(tc, coded_and_held_by_another);
 	tcase_add_loop_test(tc, coded_on_a_lost_device, 0, 4);
 	tcase_add_loop_test(tc, coded_through_a_window, 0, 2);
 	tcase_add_test(tc, coded_pieces_of_ranks);
