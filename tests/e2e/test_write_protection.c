@@ -372,6 +372,29 @@ START_TEST(limit_of_desks)
 }
 END_TEST
 
+/* A place whose memory went with its connection is none, though the pool stays to be read. */
+START_TEST(no_place_without_a_desk)
+{
+	pfx_namespace *refused, *served;
+	pfx_client *c;
+
+	START("--pool-blocks", "64", "--pool-write", "staged", "--write-blocks", "16",
+	      "--write-bytes", "1MiB");
+	c = e2e_connect(&d);
+	refused = e2e_open(c, "m", 4096);
+	served = e2e_open(c, "m", 8192);
+	ck_assert_ptr_nonnull(pfx_write_slot(refused, 0));
+	ck_assert_int_ne(e2e_daemon_stop(&d, SIGKILL), -1);
+	START("--pool-blocks", "64", "--pool-write", "staged", "--write-blocks", "16",
+	      "--write-bytes", "140KiB");
+	ck_assert_int_eq(pfx_ping(c, 0), PFX_OK); /* the newest is opened again first */
+	ck_assert_ptr_nonnull(pfx_write_slot(served, 0));
+	ck_assert_ptr_nonnull(pfx_slot(refused, 0));
+	ck_assert_ptr_null(pfx_write_slot(refused, 0));
+	pfx_close(c);
+}
+END_TEST
+
 #define TESTS(...) ((const TTest *const[]){ __VA_ARGS__, NULL })
 
 int main(int argc, char **argv)
@@ -381,7 +404,7 @@ int main(int argc, char **argv)
 		{ "stray", TESTS(a_stray_write_hits_nobody) },
 		{ "scribbler", TESTS(who_writes_on_stores_nothing_wrong) },
 		{ "death", TESTS(who_dies_leaves_no_slot, a_gpu_has_its_own_memory) },
-		{ "limit", TESTS(limit_of_desks) },
+		{ "limit", TESTS(limit_of_desks, no_place_without_a_desk) },
 	};
 
 	return shell_main(cases, radix_array_size(cases), argc > 1 ? argv[1] : NULL);
