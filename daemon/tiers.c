@@ -341,6 +341,8 @@ static void on_tick(evutil_socket_t fd, short what, void *ctx)
 			st.lost ? "; the device is lost" : "");
 		t->n_failed = st.ops[PREFIXD_CARRIER_COPY].failed;
 	}
+	if (!t->watching && !s->pools.lost)
+		prefixd_device_watch(s);
 	if (t->epochs.dirty)
 		epochs_save(s);
 }

@@ -23,10 +23,11 @@ void prefixd_device_watch(struct prefixd_server *s)
 {
 	struct prefixd_carrier_message *m = calloc(1, sizeof(*m));
 
-	if (!m) {
-		prefixd_error("no memory to have the device watched; copies will tell of its loss");
+	if (!m) { /* asked again within a second */
+		prefixd_error("no memory to have the device watched");
 		return;
 	}
+	s->tiers->watching = true;
 	m->message.kind = PREFIXD_CARRIER_WATCH;
 	prefixd_carrier_send(s->tiers->carrier, m);
 }
@@ -55,6 +56,7 @@ static void slots_drop(struct prefixd_server *s, const struct prefixd_pool *pool
 void prefixd_device_lost(struct prefixd_server *s, const struct prefixd_carrier_message *m)
 {
 	s->pools.lost = true;
+	s->tiers->watching = false;
 	snprintf(s->tiers->trouble, sizeof(s->tiers->trouble), "%s", m->why);
 	prefixd_error("the device %s is lost, with what lay on it alone: %s", s->pools.device,
 		      m->why);

@@ -58,6 +58,7 @@ struct prefixd_tiers {
 	struct prefixd_epoch_entry seen; /* later than what the engine said in this step */
 	bool has_seen;
 	bool kept_said;    /* that the keeper failed */
+	bool watching;     /* the carrier says when a device is lost, which nothing else does */
 	char trouble[320]; /* what the device was lost by, or why it cannot be opened again */
 	struct prefixd_watched watch_copy, watch_redis;
 };
