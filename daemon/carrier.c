@@ -491,6 +491,8 @@ struct prefixd_carrier *prefixd_carrier_free(struct prefixd_carrier *c)
 	prefixd_carrier_stop(c);
 	radix_assert(c->n_runs == 0 && !c->looking && c->coder.n_flying == 0);
 	list_drop(&c->verifies); /* not before: the device may have been looking at one of them */
+	list_drop(&c->coder.urgent); /* nor these: its end may have left them to the processor */
+	list_drop(&c->coder.others);
 	list_drop(&c->coder.urgent); /* what a device gave back as it was closed */
 	list_drop(&c->coder.others);
 	left_free(c);

@@ -113,6 +113,8 @@ static void close_all(struct prefixd_carrier *c)
 		radix_list_remove(it);
 		prefixd_carrier_refuse(c, prefixd_carrier_message_of(it), -ENODEV);
 	}
+	refuse_all(
+		c); /* a device that had no memory for its part leaves a block to the processor */
 	radix_assert(c->n_runs == 0 && c->coder.n_flying == 0);
 	c->full = c->coder.full = false;
 }
