@@ -332,8 +332,11 @@ static void copies_of(const struct cuda *c, const struct cuda_batch *b, uint32_t
 			 n * group->packed_len);
 }
 
-/* From the ith job on: how many are one copy. */
-static uint32_t run_of(const struct cuda_batch *b, uint32_t i)
+/*
+ * From the ith job on: how many are one copy.  Memory that was pinned at two times is not one, even
+ * if its halves are neighbours.
+ */
+static uint32_t run_of(const struct cuda *c, const struct cuda_batch *b, uint32_t i)
 {
 	const struct cuda_group *group;
 	uint32_t n = 1;
@@ -342,7 +345,8 @@ static uint32_t run_of(const struct cuda_batch *b, uint32_t i)
 		return 1;
 	group = &b->groups[b->group_of[i]];
 	while (i + n < group->first + group->n &&
-	       far_of(b, i + n) == far_of(b, i) + n * group->packed_len)
+	       far_of(b, i + n) == far_of(b, i) + n * group->packed_len &&
+	       gpu_cuda_pin_find(c, far_of(b, i), (n + 1) * group->packed_len))
 		n++;
 	return n;
 }
@@ -350,7 +354,7 @@ static uint32_t run_of(const struct cuda_batch *b, uint32_t i)
 static void all_copies(const struct cuda *c, struct cuda_batch *b)
 {
 	for (uint32_t i = 0, n; i < b->n; i += n) {
-		n = run_of(b, i);
+		n = run_of(c, b, i);
 		copies_of(c, b, i, n, &b->pieces);
 	}
 }
@@ -366,9 +370,10 @@ static void copy_each(struct cuda *c, const struct cuda_lane *lane, struct cuda_
 {
 	struct cuda_pieces p;
 
-	for (uint32_t k = 0; k < b->n; k++) {
+	for (uint32_t k = 0, n; k < b->n; k += n) {
+		n = run_of(c, b, k);
 		p.n = 0;
-		copies_of(c, b, k, 1, &p);
+		copies_of(c, b, k, n, &p);
 		for (uint32_t i = 0; i < p.n; i++) {
 			gpu_cu_result r = gpu_cuda_ask(c, copy, p.dst[i], p.src[i], p.len[i],
 						       lane->stream);
@@ -378,7 +383,8 @@ static void copy_each(struct cuda *c, const struct cuda_lane *lane, struct cuda_
 			(void)gpu_cuda_result(c, gpu_driver_names.copy, r);
 			if (c->lost)
 				return;
-			b->jobs[k]->status = -EIO;
+			for (uint32_t of = k; of < k + n; of++)
+				b->jobs[of]->status = -EIO;
 			break;
 		}
 	}

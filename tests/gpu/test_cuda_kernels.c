@@ -135,6 +135,33 @@ START_TEST(gathered_blocks_are_one_copy)
 }
 END_TEST
 
+/* Neighbours in memory that was pinned in two parts are two copies, also without batches. */
+START_TEST(two_registrations)
+{
+	struct gpu *g = open_with_kernels(_i ? "version=12040" : "latency_us=10");
+	const uint64_t len = 1024, half = 32768;
+	struct gpu_pool *pool = new_pool(g, 120, len);
+	uint8_t *host = mmap(NULL, 2 * half, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1,
+			     0);
+	struct counts c;
+
+	ck_assert_ptr_ne(host, MAP_FAILED);
+	ck_assert_int_eq(g->ops->host_pin(g, host, half), 0);
+	ck_assert_int_eq(g->ops->host_pin(g, host + half, half), 0);
+	fill(host, 2 * half);
+	c = move_apart(g, pool, host, len, true);
+	ck_assert_uint_eq(c.copies, 3);
+	ck_assert_uint_eq(c.launches, 1);
+	memset(host, 0, 2 * half);
+	c = move_apart(g, pool, host, len, false);
+	ck_assert_uint_eq(c.copies, 3);
+	for (uint64_t i = 0; i < 60 * len; i++)
+		ck_assert_uint_eq(host[i], (uint8_t)((i * 7 + i / 256) & 0x3f));
+	gpu_close(g);
+	assert_nothing_held();
+}
+END_TEST
+
 /* ---- without kernels, without memory --------------------------------------------------------- */
 
 START_TEST(a_device_without_kernels)
@@ -396,6 +423,7 @@ static Suite *suite(void)
 	if (kernels()) {
 		tcase_add_test(t, a_device_with_kernels_says_so);
 		tcase_add_loop_test(t, gathered_blocks_are_one_copy, 0, 2);
+		tcase_add_loop_test(t, two_registrations, 0, 2);
 		tcase_add_test(t, no_memory_for_a_stage);
 		tcase_add_test(t, a_stage_grows);
 		tcase_add_loop_test(t, a_refused_launch, 0, 2);
