@@ -33,6 +33,7 @@ struct kind {
 	uint32_t n_host;
 	bool redis;
 	enum prefixd_write_policy write;
+	bool digests; /* and islands */
 };
 
 static const struct kind kinds[] = {
@@ -44,6 +45,9 @@ static const struct kind kinds[] = {
 	{ false, true, true, true, true, 16, true, PREFIXD_WRITE_THROUGH },
 	{ false, true, false, true, false, 0, true, PREFIXD_WRITE_BACK },
 	{ false, false, true, true, true, 0, false, PREFIXD_WRITE_BACK },
+	{ true, true, false, false, true, 12, true, PREFIXD_WRITE_THROUGH, true },
+	{ false, true, true, false, true, 12, true, PREFIXD_WRITE_THROUGH, true },
+	{ false, true, true, true, true, 0, true, PREFIXD_WRITE_BACK, true },
 };
 
 struct session {
@@ -112,6 +116,11 @@ static struct proto_open_req open_of(uint32_t s)
 	o.block_bytes = BYTES;
 	if (kind->codec)
 		o.cold_codec = world_text("fp8");
+	if (kind->digests) {
+		o.key_mode = PROTO_KEYS_DIGEST;
+		o.digest_len = BT * 4;
+		o.seed_probe = world_text("seed");
+	}
 	if (kind->windows) {
 		o.windows = world_text("0-1:12"); /* three blocks */
 		o.flags |= s ? PROTO_OPEN_WINDOWS : 0;
@@ -226,6 +235,8 @@ static void match(uint32_t s)
 	m.flags = (uint32_t)(mix >> 16) & (PROTO_MATCH_PROMOTE | PROTO_MATCH_LEAD);
 	if ((mix >> 24) % 4 == 0)
 		m.flags |= PROTO_MATCH_EXACT;
+	if (kind->digests && (mix >> 28) % 4 == 0)
+		m.flags |= PROTO_MATCH_ISLAND;
 	h->exact = m.flags & PROTO_MATCH_EXACT;
 	m.n_tokens = (uint64_t)h->n_keys * BT;
 	m.keys = keys_of(h->prompt, 0, h->n_keys);
