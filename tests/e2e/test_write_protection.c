@@ -215,7 +215,7 @@ START_TEST(who_writes_on_stores_nothing_wrong)
 {
 	uint32_t tokens[BLOCK], n_ok = 0, n_refused = 0;
 	uint8_t *want = malloc(LARGE), *got = malloc(LARGE);
-	struct scribbler s = { 0 };
+	struct scribbler s = { .at = NULL };
 	pfx_namespace *ns, *reader_ns;
 	pfx_client *c, *reader;
 	pthread_t thread;
