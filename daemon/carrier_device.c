@@ -57,8 +57,10 @@ void prefixd_carrier_look(struct prefixd_carrier *c, uint64_t now)
 	    (!atomic_load_explicit(&c->lost, memory_order_relaxed) && now - c->looked_ns < LOOK_NS))
 		return;
 	c->looked_ns = now;
-	if (!is_lost(c))
+	if (!is_lost(c)) { /* what failed named slots of devices before these */
+		atomic_store_explicit(&c->lost, false, memory_order_relaxed);
 		return;
+	}
 	c->watch = NULL;
 	atomic_store_explicit(&c->lost, true, memory_order_relaxed);
 	snprintf(m->why, sizeof(m->why), "%s", trouble(c));

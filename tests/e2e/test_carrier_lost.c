@@ -219,6 +219,12 @@ START_TEST(lost_and_opened_again)
 	ck_assert(m->error == 0 && m->life == 2);
 	ck_assert(!stats().lost && stats().opened == 1);
 	ck_assert_int_eq(moved_up(), -ENODEV); /* its slots are still the old ones */
+	/* By which the new devices are not lost, and nobody is told that they are. */
+	watch = message(PREFIXD_CARRIER_WATCH);
+	prefixd_carrier_send(c, watch);
+	for (int i = 0; i < 2000 && stats().lost; i++)
+		(void)poll(NULL, 0, 5);
+	ck_assert(!stats().lost && stats().losses == 1);
 	devices = m->devices;
 	memcpy(pool->ranks, m->slots->ranks, sizeof(pool->ranks));
 	pool->life = m->slots->life;
