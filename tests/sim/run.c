@@ -486,6 +486,8 @@ static void check_end(struct sim *s)
 		sim_kill(s, p);
 	sim_crowd_leaves(s);
 	s->config.faultless = true;
+	if (s->draining && sim_devices_lost(s)) /* it asks for no memory any more */
+		sim_daemon_stop(s, 1000000);
 	while (s->down)
 		sim_daemon_start(s);
 	if (s->w.tiers && s->w.config.tiers.redis) {
