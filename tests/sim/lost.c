@@ -33,6 +33,7 @@ enum stands {
 
 static struct {
 	uint8_t stands[MAX_ENTRIES];
+	bool torn[MAX_ENTRIES]; /* Redis has it, host memory has not, but one right below it */
 	uint64_t generations[MAX_ENTRIES];
 	uint32_t n;
 } below;
@@ -71,15 +72,35 @@ static uint64_t removed(struct sim *s, uint32_t group)
 	return n;
 }
 
+/* It or a block before it is torn: no tier has the path to its end, and it may go. */
+static bool may_go(const struct radix_index *ix, uint32_t i)
+{
+	for (; i != RADIX_NONE; i = radix_entry_parent(&ix->table.v[i]))
+		if (below.torn[i])
+			return true;
+	return false;
+}
+
 static void look_below(struct sim *s, const struct radix_index *ix)
 {
 	below.n = ix->table.n_used;
 	world_check(&s->w, below.n <= MAX_ENTRIES);
 	memset(below.stands, UNKNOWN, below.n);
+	memset(below.torn, 0, sizeof(below.torn));
 	for (uint32_t i = 0; i < below.n; i++) {
+		const struct radix_entry *e = &ix->table.v[i];
+		uint32_t parent = radix_entry_parent(e);
+
 		(void)stands(ix, i);
-		below.generations[i] = ix->table.v[i].generation;
+		below.generations[i] = e->generation;
+		if (e->state == RADIX_ENTRY_READY && parent != RADIX_NONE &&
+		    radix_entry_host(e) != RADIX_NONE &&
+		    radix_entry_host(&ix->table.v[parent]) == RADIX_NONE)
+			below.torn[parent] = true;
 	}
+	for (uint32_t i = 0; i < below.n; i++)
+		if (ix->table.v[i].state == RADIX_ENTRY_READY && may_go(ix, i))
+			below.stands[i] = NOWHERE;
 }
 
 /* Nothing was under way: the device's blocks are gone, and nothing else is. */
