@@ -62,6 +62,26 @@ static const struct prefixd_cold cold = {
 
 static const char *const staged[] = { "--pool-write", "staged", NULL };
 
+static json_t *status(const struct e2e_daemon *which)
+{
+	char *text = e2e_admin(which, "{\"op\":\"status\"}");
+	json_t *v = json_loads(text, 0, NULL);
+
+	ck_assert_ptr_nonnull(v);
+	pfx_free_string(text);
+	return v;
+}
+
+/* Until then what leaves its slot is dropped. */
+static bool redis_is_there(const struct e2e_daemon *which)
+{
+	json_t *v = status(which);
+	bool yes = json_is_true(json_object_get(json_object_get(v, "redis"), "connected"));
+
+	json_decref(v);
+	return yes;
+}
+
 static void start(struct e2e_daemon *which, const char *host_blocks, const char *const more[])
 {
 	/* Loading is faster than computing, however busy the machine is. */
@@ -86,6 +106,8 @@ static void start(struct e2e_daemon *which, const char *host_blocks, const char 
 	args[n++] = http;
 	r = e2e_daemon_start(which, args);
 	ck_assert_msg(r == 0, "prefixd does not start: %d", r);
+	if (redis.pid)
+		SOON(redis_is_there(which));
 }
 
 /* With a naming key that all daemons of the test share. */
@@ -296,16 +318,6 @@ static void store_others(const struct place *p)
 static void push_down(const struct place *p, uint32_t number)
 {
 	SOON((store_others(p), look(p, number, 0).n_device == 0));
-}
-
-static json_t *status(const struct e2e_daemon *which)
-{
-	char *text = e2e_admin(which, "{\"op\":\"status\"}");
-	json_t *v = json_loads(text, 0, NULL);
-
-	ck_assert_ptr_nonnull(v);
-	pfx_free_string(text);
-	return v;
 }
 
 /* Whether a device codes blocks is what LOSSY_BY_DEVICE says. */

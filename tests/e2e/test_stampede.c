@@ -169,11 +169,31 @@ static void member(int me, bool leader_dies)
 
 /* ---- the herd -------------------------------------------------------------------------------- */
 
-/* Kills the daemon when that many blocks were stored in its life, and starts it again. */
-static void kill_at(json_int_t n_stored)
+/* Workers that have ended; they are left to be waited for. */
+static uint32_t n_ended(const pid_t *pids)
 {
-	while (counter("committed_blocks") < n_stored)
+	uint32_t n = 0;
+
+	for (int i = 0; i < HERD; i++) {
+		siginfo_t is = { 0 };
+
+		ck_assert_int_eq(waitid(P_PID, (id_t)pids[i], &is, WEXITED | WNOHANG | WNOWAIT), 0);
+		n += is.si_pid != 0;
+		ck_assert_msg(is.si_pid == 0 || is.si_code == CLD_KILLED || is.si_status == 0,
+			      "worker %d ended with %d", i, is.si_status);
+	}
+	return n;
+}
+
+/* Kills the daemon when that many blocks were stored in its life, and starts it again. */
+static void kill_at(json_int_t n_stored, const pid_t *pids)
+{
+	while (counter("committed_blocks") < n_stored) {
+		ck_assert_msg(n_ended(pids) < HERD,
+			      "all is stored: it is too late to kill it at %lld",
+			      (long long)n_stored);
 		e2e_sleep_ms(1);
+	}
 	ck_assert_int_eq(counter("duplicate_blocks"), 0);
 	ck_assert_int_ne(e2e_daemon_stop(&d, SIGKILL), -1);
 	start();
@@ -219,9 +239,9 @@ static void herd(uint32_t kills, bool leader_dies)
 		e2e_sleep_ms(1);
 	h->go = 1;
 	if (kills > 0)
-		kill_at(STEM / 2); /* the stem is half done, and all but one wait for it */
+		kill_at(STEM / 2, pids); /* the stem is half done, and all but one wait for it */
 	if (kills > 1)
-		kill_at(DISTINCT / 3); /* many compute tails */
+		kill_at(DISTINCT / 3, pids); /* many compute tails */
 	for (int i = 0; i < HERD; i++) {
 		ck_assert_int_eq(waitpid(pids[i], &status, 0), pids[i]);
 		if (WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL) {

@@ -13,7 +13,7 @@ if [ "$lib" = skip ]; then
 fi
 
 # What the compiler may call by itself is in every list.
-allowed='(__)?mem(cpy|move|set|cmp|chr|rchr)(_chk)?|bcmp|str(len|nlen|cmp|ncmp|chr|rchr|spn|cspn)|__stack_chk_fail|_GLOBAL_OFFSET_TABLE_'
+allowed='(__)?mem(cpy|move|set|cmp|chr|rchr)(_chk)?|bcmp|str(len|nlen|cmp|ncmp|chr|rchr|spn|cspn)|__stack_chk_fail|__popcountdi2|_GLOBAL_OFFSET_TABLE_'
 case $what in
 radix) ;;
 proto) ;;
