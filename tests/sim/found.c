@@ -8,6 +8,8 @@
  */
 #include "tests/sim/sim_internal.h"
 
+#include <stdlib.h>
+
 /* Bit j: block j is read by somebody, under whatever life. */
 static uint64_t read_blocks(const struct sim *s, const uint64_t *paths, uint32_t n, bool exact)
 {
@@ -35,6 +37,8 @@ uint32_t sim_held(const struct sim *s, const struct universe_prompt *p, uint64_t
 	uint64_t paths[UNIVERSE_MAX], bits;
 	uint32_t best = 0, run = 0;
 
+	if (n > UNIVERSE_MAX) /* never; gcc asks, with sanitizers */
+		abort();
 	for (uint32_t j = 0; j < n; j++)
 		paths[j] = sim_path(p, epoch, j);
 	bits = read_blocks(s, paths, n, exact);
