@@ -38,7 +38,8 @@ WATCHERS = {
     'clients/c': (('cache',), ()),  # likewise
 }
 KEPT = tuple('daemon/' + name for name in ('carrier', 'holder', 'inherit', 'keep', 'pools', 'region', 'restore', 'upgrade'))
-SUITES = {'unit', 'fuzz', 'keep', 'words', 'cache'}
+E2E = {'keep', 'words', 'cache'}
+SUITES = {'unit', 'fuzz'} | E2E
 OPTIONS = ['-Doptimization=1', '-Ddebug=false', '-Dwerror=false']
 
 
@@ -248,6 +249,8 @@ def baseline(shop, folders):
 
 def choose(args):
     patches = [Patch(p) for p in sorted(HERE.glob('*.patch'))]
+    if args.quick:
+        patches = [p for p in patches if not E2E & set(WATCHERS[p.folder][0])]
     if args.names:
         chosen = [p for p in patches if p.name in args.names]
         unknown = set(args.names) - {p.name for p in chosen} - {'all'}
@@ -280,6 +283,7 @@ def main():
     ap = argparse.ArgumentParser(description='Do the tests notice small faults?')
     ap.add_argument('names', nargs='*', help='patches by name, without .patch; none, or all: all')
     ap.add_argument('--share', type=int, help='only this many percent of them, by chance')
+    ap.add_argument('--quick', action='store_true', help='none for which whole daemons must be run')
     ap.add_argument('--seed', type=int, help='of that choice; printed where it is not given')
     ap.add_argument('--jobs', type=int, default=os.cpu_count(), help='copies to work in')
     ap.add_argument('--applies', action='store_true', help='only see whether the patches apply')
