@@ -126,6 +126,7 @@ int main()
 	Suite *s = suite_create("hostcuda");
 	TCase *t = tcase_create("hostcuda");
 
+	tcase_set_timeout(t, 60); /* unoptimised, and on a busy machine */
 	tcase_add_test(t, lanes_exchange_values);
 	tcase_add_test(t, threads_launch_at_a_time);
 	tcase_add_test(t, launches_that_are_refused);
