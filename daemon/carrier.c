@@ -145,8 +145,10 @@ static void look_done(struct gpu_job *job, int status)
 	if (status < 0) {
 		prefixd_carrier_verify_end(c, m, status);
 	} else if (++c->look_rank == m->pool->n_ranks) {
+		struct prefixd_pieces pieces = prefixd_pieces_at(m->pool, look_buffer(m));
+
 		c->look_rank = 0;
-		prefixd_pool_sum(m->pool, look_buffer(m), sum);
+		prefixd_carrier_sum(m->pool, &pieces, PROTO_CHECKSUM_XXH3_128, sum);
 		verify_compare(c, m, sum);
 	}
 }
@@ -492,8 +494,6 @@ struct prefixd_carrier *prefixd_carrier_free(struct prefixd_carrier *c)
 	radix_assert(c->n_runs == 0 && !c->looking && c->coder.n_flying == 0);
 	list_drop(&c->verifies); /* not before: the device may have been looking at one of them */
 	list_drop(&c->coder.urgent); /* nor these: its end may have left them to the processor */
-	list_drop(&c->coder.others);
-	list_drop(&c->coder.urgent); /* what a device gave back as it was closed */
 	list_drop(&c->coder.others);
 	left_free(c);
 	free(c);

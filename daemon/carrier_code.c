@@ -156,16 +156,6 @@ static void code_here(struct prefixd_coder *k, struct prefixd_carrier_message *m
 
 /* ---- where it does not ----------------------------------------------------------------------- */
 
-static struct prefixd_pieces scratch_pieces(const struct prefixd_pool *pool, uint32_t scratch)
-{
-	uint8_t *at = prefixd_pool_scratch(pool, scratch);
-	struct prefixd_pieces p;
-
-	for (uint32_t i = 0; i < pool->n_ranks; i++)
-		p.v[i] = at + i * pool->info.slot_bytes;
-	return p;
-}
-
 /* To be done by the processor, and next, as it has waited already. */
 static void try_by_cpu(struct prefixd_coder *k, struct prefixd_carrier_message *m)
 {
@@ -222,7 +212,8 @@ static void coding_end(struct prefixd_coder *k, struct prefixd_coding *c)
 	bool over = true;
 
 	if (c->scratch != PREFIXD_NO_SCRATCH) {
-		struct prefixd_pieces p = scratch_pieces(m->pool, c->scratch);
+		struct prefixd_pieces p =
+			prefixd_pieces_at(m->pool, prefixd_pool_scratch(m->pool, c->scratch));
 
 		if (c->status == 0 && goes_down(m))
 			encode(k, m, &p);
@@ -347,7 +338,8 @@ static bool code_there(struct prefixd_coder *k, struct prefixd_carrier_message *
 		return true;
 	}
 	if (!goes_down(m) && !by_device) {
-		struct prefixd_pieces p = scratch_pieces(m->pool, scratch);
+		struct prefixd_pieces p = prefixd_pieces_at(m->pool,
+							    prefixd_pool_scratch(m->pool, scratch));
 
 		decode(k, m, &p);
 	}

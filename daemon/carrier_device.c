@@ -108,15 +108,14 @@ static void close_all(struct prefixd_carrier *c)
 	prefixd_coder_give_up(&c->coder);
 	refuse_all(c);
 	gpu_devices_close(&c->devices);
-	refuse_coded(c);                         /* what a device gave back as it was closed */
+	/* What a device had no room for, or could not code, it has left to the processor. */
+	refuse_coded(c);
 	while (!radix_list_empty(&c->arrived)) { /* those that had ended well before, too */
 		struct radix_list *it = c->arrived.next;
 
 		radix_list_remove(it);
 		prefixd_carrier_refuse(c, prefixd_carrier_message_of(it), -ENODEV);
 	}
-	refuse_all(
-		c); /* a device that had no memory for its part leaves a block to the processor */
 	radix_assert(c->n_runs == 0 && c->coder.n_flying == 0);
 	c->full = c->coder.full = false;
 }

@@ -94,6 +94,8 @@ struct prefixd_pieces {
 	uint8_t *v[PREFIXD_RANKS_MAX];
 };
 
+/* Of a block outside of the device, where they follow each other. */
+struct prefixd_pieces prefixd_pieces_at(const struct prefixd_pool *pool, void *block);
 /* kind: PROTO_CHECKSUM_XXH3_128 or PROTO_CHECKSUM_KERNEL. */
 void prefixd_carrier_sum(const struct prefixd_pool *pool, const struct prefixd_pieces *pieces,
 			 uint8_t kind, uint8_t ret_sum[16]);

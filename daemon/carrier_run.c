@@ -70,7 +70,7 @@ static uint64_t end_addr(const struct prefixd_carrier_message *m, uint32_t rank,
 }
 
 /* Where the CPU can read the block: an end that is not the device's.  NULL: neither. */
-static const void *readable_end(const struct prefixd_carrier_message *m)
+static void *readable_end(const struct prefixd_carrier_message *m)
 {
 	enum prefixd_place place = m->to == PREFIXD_PLACE_DEVICE ? m->from : m->to;
 	uint32_t slot = m->to == PREFIXD_PLACE_DEVICE ? m->src : m->dst;
@@ -87,13 +87,12 @@ static const void *readable_end(const struct prefixd_carrier_message *m)
 /* Sums the block and says whether it is the one that is known. */
 static bool block_sum(struct prefixd_carrier_message *m)
 {
-	const void *p = readable_end(m);
+	void *p = readable_end(m);
 	struct prefixd_pieces pieces;
 
 	if (!p)
 		return true;
-	for (uint32_t i = 0; i < m->pool->n_ranks; i++)
-		pieces.v[i] = (uint8_t *)(uintptr_t)p + i * m->pool->info.slot_bytes;
+	pieces = prefixd_pieces_at(m->pool, p);
 	return prefixd_carrier_sum_take(m, &pieces, is_taken(m));
 }
 

@@ -9,6 +9,15 @@
 #include "daemon/redis_sum.h"
 #include "daemon/stripe_sum.h"
 
+struct prefixd_pieces prefixd_pieces_at(const struct prefixd_pool *pool, void *block)
+{
+	struct prefixd_pieces p;
+
+	for (uint32_t i = 0; i < pool->n_ranks; i++)
+		p.v[i] = (uint8_t *)block + i * pool->info.slot_bytes;
+	return p;
+}
+
 void prefixd_carrier_sum(const struct prefixd_pool *pool, const struct prefixd_pieces *pieces,
 			 uint8_t kind, uint8_t ret_sum[16])
 {

@@ -5,7 +5,6 @@
 
 #include "daemon/keep.h"
 #include "daemon/preflight.h"
-#include "daemon/redis_sum.h"
 #include "daemon/stripe_sum.h"
 #include "radix/crash.h"
 
@@ -555,12 +554,6 @@ void prefixd_pool_free(const struct gpu_devices *devices, struct prefixd_pool *p
 		prefixd_arena_free(&pool->host);
 	prefixd_arena_free(&pool->stage);
 	free(pool);
-}
-
-void prefixd_pool_sum(const struct prefixd_pool *pool, const void *block, uint8_t ret_sum[16])
-{
-	prefixd_sum_pieces(PROTO_CHECKSUM_XXH3_128, block, (size_t)pool->block_bytes, pool->n_ranks,
-			   ret_sum);
 }
 
 /* ---- desks ----------------------------------------------------------------------------------- */

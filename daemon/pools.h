@@ -185,8 +185,6 @@ radix_nodiscard int prefixd_desk_memory_new(struct prefixd_desk_memory **ret_des
 					    size_t why_len);
 /* No copy out of it is under way; not `open`: its device is closed.  Accepts NULL. */
 void prefixd_desk_memory_free(struct prefixd_desk_memory *desk, bool open);
-/* The sum of a block that lies there piece by piece: daemon/stripe_sum.h. */
-void prefixd_pool_sum(const struct prefixd_pool *pool, const void *block, uint8_t ret_sum[16]);
 
 /* ---- on the loop's thread -------------------------------------------------------------------- */
 
