@@ -22,8 +22,6 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#define WARP_BYTES 2048u /* that a warp moves at a time, or about as many */
-
 _Static_assert(sizeof(struct cuda_place) % GPU_CODED_ALIGN == 0, "packed blocks follow it");
 _Static_assert(CUDA_gpu_kernel_encode_bf16_e4m3 == CUDA_gpu_kernel_encode_f16_int8 + 3, "in order");
 _Static_assert(CUDA_gpu_kernel_decode_bf16_e4m3 == CUDA_gpu_kernel_decode_f16_int8 + 3, "in order");
@@ -291,7 +289,7 @@ void gpu_cuda_kernels_begin(struct cuda *c, struct cuda_lane *lane, struct cuda_
 static int launch(struct cuda *c, const struct cuda_lane *lane, uint32_t kernel, uint64_t bytes,
 		  void **args)
 {
-	const uint64_t per_block = GPU_KERNEL_THREADS / 32 * WARP_BYTES;
+	const uint64_t per_block = GPU_KERNEL_THREADS / 32 * GPU_KERNEL_TILE;
 	const uint64_t blocks = radix_min_u64((bytes + per_block - 1) / per_block, CUDA_GRID);
 
 	return gpu_cuda_call(c, launch, c->kernels[kernel], (unsigned)blocks, 1, 1,

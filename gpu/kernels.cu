@@ -45,8 +45,6 @@ static __device__ __forceinline__ uint64_t piece_at(const struct gpu_layout &l, 
 
 /* ---- moving ---------------------------------------------------------------------------------- */
 
-#define MOVE_BYTES 2048u /* a tile: four vectors per lane */
-
 static __device__ __forceinline__ void move_tile(uint64_t dst, uint64_t src, uint32_t len,
 						 uint32_t lane)
 {
@@ -58,7 +56,8 @@ static __device__ __forceinline__ void move_tile(uint64_t dst, uint64_t src, uin
 	const uint4 *from = (const uint4 *)src + lane;
 	uint4 *to = (uint4 *)dst + lane;
 
-	if (len == MOVE_BYTES) {
+	static_assert(GPU_KERNEL_TILE == 4 * 32 * sizeof(uint4), "four vectors per lane");
+	if (len == GPU_KERNEL_TILE) {
 		const uint4 a = __ldcs(from), b = __ldcs(from + 32);
 		const uint4 c = __ldcs(from + 64), d = __ldcs(from + 96);
 
@@ -77,13 +76,13 @@ static __device__ __forceinline__ void move(const struct gpu_layout &l, const ui
 					    uint32_t n, uint64_t packed, uint64_t packed_stride)
 {
 	const struct warp w = this_warp();
-	const uint32_t tiles = (l.piece_bytes + MOVE_BYTES - 1) / MOVE_BYTES;
+	const uint32_t tiles = (l.piece_bytes + GPU_KERNEL_TILE - 1) / GPU_KERNEL_TILE;
 	const uint32_t total = n * l.n_pieces * tiles;
 
 	for (uint32_t t = w.first; t < total; t += w.step) {
 		const uint32_t piece = t / tiles, i = piece / l.n_pieces, s = piece % l.n_pieces;
-		const uint32_t off = t % tiles * MOVE_BYTES, left = l.piece_bytes - off;
-		const uint32_t len = left < MOVE_BYTES ? left : MOVE_BYTES;
+		const uint32_t off = t % tiles * GPU_KERNEL_TILE, left = l.piece_bytes - off;
+		const uint32_t len = left < GPU_KERNEL_TILE ? left : GPU_KERNEL_TILE;
 		const uint64_t at = piece_at(l, s, ids[i]) + off;
 		const uint64_t flat =
 			packed + i * packed_stride + (uint64_t)s * l.piece_bytes + off;
@@ -112,16 +111,16 @@ KERNEL gpu_kernel_move(struct gpu_layout from, const uint32_t *from_ids, struct 
 		       const uint32_t *to_ids, uint32_t n)
 {
 	const struct warp w = this_warp();
-	const uint32_t tiles = (from.piece_bytes + MOVE_BYTES - 1) / MOVE_BYTES;
+	const uint32_t tiles = (from.piece_bytes + GPU_KERNEL_TILE - 1) / GPU_KERNEL_TILE;
 	const uint32_t total = n * from.n_pieces * tiles;
 
 	for (uint32_t t = w.first; t < total; t += w.step) {
 		const uint32_t piece = t / tiles, i = piece / from.n_pieces,
 			       s = piece % from.n_pieces;
-		const uint32_t off = t % tiles * MOVE_BYTES, left = from.piece_bytes - off;
+		const uint32_t off = t % tiles * GPU_KERNEL_TILE, left = from.piece_bytes - off;
 
 		move_tile(piece_at(to, s, to_ids[i]) + off, piece_at(from, s, from_ids[i]) + off,
-			  left < MOVE_BYTES ? left : MOVE_BYTES, w.lane);
+			  left < GPU_KERNEL_TILE ? left : GPU_KERNEL_TILE, w.lane);
 	}
 }
 

@@ -125,6 +125,7 @@ struct gpu_geometry {
 	X(gpu_kernel_checksum)
 
 #define GPU_KERNEL_THREADS  256u
+#define GPU_KERNEL_TILE     2048u /* bytes that a warp moves at a time, or about as many */
 #define GPU_CODED_ALIGN     64u
 #define GPU_CHECKSUM_STRIPE 1024u
 #define GPU_CHECKSUM_KEYS   260u /* of 32 bits */

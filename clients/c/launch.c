@@ -15,6 +15,8 @@
 #include "clients/c/device_internal.h"
 
 #include "clients/c/launch.h"
+#include "clients/c/prefixd.h"
+#include "clients/c/prefixd_kernels.h"
 #include "gpu/fatbin.h"
 #include "gpu/kernels.h"
 
@@ -23,13 +25,11 @@
 #include <sys/mman.h>
 #include <time.h>
 
-#define N_TABLES   64u
-#define PER_LAUNCH 1024u /* blocks; PFX_CACHE_LAUNCH */
-#define MOVE_BYTES 2048u /* what a warp takes at a time */
-#define TILES_MAX  0x7fffffffu
-#define PER_SM     4u    /* blocks of threads */
-#define WORDS_LEN  4096u /* in front of the tables */
-#define LOOK_NS    20000 /* how often a word is looked at that is waited for */
+#define N_TABLES  64u
+#define TILES_MAX 0x7fffffffu
+#define PER_SM    4u    /* blocks of threads */
+#define WORDS_LEN 4096u /* in front of the tables */
+#define LOOK_NS   20000 /* how often a word is looked at that is waited for */
 
 struct pfx_mover {
 	struct pfx_device *device;
@@ -45,9 +45,6 @@ struct pfx_mover {
 	uint64_t used[N_TABLES]; /* value of the table's word when its last launch is through */
 	char why[256];           /* there is no kernel */
 };
-
-/* What a call took goes back even if the driver refuses once. */
-#define GIVE_BACK(call) ((call) == GPU_CU_SUCCESS || (call) == GPU_CU_SUCCESS)
 
 /* ---- the kernel ------------------------------------------------------------------------------ */
 
@@ -79,7 +76,7 @@ static int kernel_load(struct pfx_mover *m, char *why, size_t why_len)
 		}
 	}
 	d->n_movers++;
-	m->per_launch = PER_LAUNCH;
+	m->per_launch = PFX_CACHE_LAUNCH;
 	return 0;
 }
 
@@ -222,7 +219,8 @@ static int table_take(const struct pfx_mover *m, uint64_t deadline_ns, uint32_t 
 int pfx_mover_new(struct pfx_device *d, uint32_t n_pieces, uint32_t piece_bytes,
 		  struct pfx_mover **ret_mover, char *why, size_t why_len)
 {
-	const uint64_t tiles = (uint64_t)n_pieces * ((piece_bytes + MOVE_BYTES - 1) / MOVE_BYTES);
+	const uint64_t tiles = (uint64_t)n_pieces *
+			       ((piece_bytes + GPU_KERNEL_TILE - 1) / GPU_KERNEL_TILE);
 	struct pfx_mover *m = calloc(1, sizeof(*m));
 	gpu_cu_result cu;
 	int n_sm = 0, r;
@@ -334,7 +332,7 @@ static int launch(struct pfx_mover *m, gpu_cu_stream stream, const struct pfx_si
 {
 	const uint64_t off = WORDS_LEN + k * m->table_len, base = 8 * (uint64_t)m->n_pieces;
 	const uint64_t tiles = (uint64_t)n * m->n_pieces *
-			       ((m->piece_bytes + MOVE_BYTES - 1) / MOVE_BYTES);
+			       ((m->piece_bytes + GPU_KERNEL_TILE - 1) / GPU_KERNEL_TILE);
 	const uint64_t blocks = round_up(tiles, GPU_KERNEL_THREADS / 32) /
 				(GPU_KERNEL_THREADS / 32);
 	const struct gpu_driver *driver = &m->device->driver;
