@@ -129,16 +129,15 @@ int pfx_desk_map(struct pfx_client *c, const struct proto_open_rep *rep, int fd,
 	return 0;
 }
 
-/* It was let go of, and the pool is not to be written. */
-static bool gone(const struct pfx_namespace *ns)
+bool pfx_desk_gone(const struct pfx_namespace *ns)
 {
-	return ns && ns->map == 1 && ns->info.n_write > 0;
+	return !ns->desk && ns->map == 1 && ns->info.n_write > 0;
 }
 
 void *pfx_write_slot(const pfx_namespace *ns, uint32_t slot)
 {
 	if (!ns || !ns->desk)
-		return gone(ns) ? NULL : pfx_slot(ns, slot);
+		return ns && pfx_desk_gone(ns) ? NULL : pfx_slot(ns, slot);
 	if (!ns->desk->base || slot >= ns->desk->n_places)
 		return NULL;
 	return ns->desk->base + (size_t)slot * ns->info.slot_stride;
@@ -147,7 +146,7 @@ void *pfx_write_slot(const pfx_namespace *ns, uint32_t slot)
 uint64_t pfx_write_address(const pfx_namespace *ns, uint32_t slot)
 {
 	if (!ns || !ns->desk)
-		return gone(ns) ? 0 : pfx_slot_address(ns, slot);
+		return ns && pfx_desk_gone(ns) ? 0 : pfx_slot_address(ns, slot);
 	if (!ns->desk->address || slot >= ns->desk->n_places)
 		return 0;
 	return ns->desk->address + slot * ns->info.slot_stride;

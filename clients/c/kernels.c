@@ -252,6 +252,10 @@ static int move(pfx_cache *cache, void *stream, const uint32_t *blocks, const ui
 		return pfx_fail(c, PFX_ARGUMENT, "%s is NULL", blocks ? "slots" : "blocks");
 	if (!cache->ns->pool)
 		return not_mapped(c, cache->ns);
+	if (store && pfx_desk_gone(cache->ns))
+		return pfx_fail(c, PFX_WRONG_STATE,
+				"the memory to write in went with its connection; the next call "
+				"on the namespace opens it again");
 	at = slots_at(cache->ns, store, &n_slots);
 	if (!at)
 		return pfx_fail(c, PFX_FORBIDDEN,

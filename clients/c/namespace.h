@@ -85,6 +85,8 @@ int pfx_desk_map(struct pfx_client *c, const struct proto_open_rep *rep, int fd,
 		 struct pfx_desk **ret_desk);
 /* Those of a group whose device is lost are written in no more: the next OPEN brings others. */
 void pfx_desks_lost(struct pfx_client *c, uint64_t group);
+/* The memory to write in was let go of, and the pool is not to be written. */
+bool pfx_desk_gone(const struct pfx_namespace *ns);
 /* Those of ended connections and lost devices go, once nobody can be writing in them. */
 void pfx_desks_let_go(struct pfx_client *c);
 void pfx_desks_free(struct pfx_client *c, bool child);

@@ -5,6 +5,8 @@
  * With E2E_DEVICE=cuda the same on the driver that looks like a GPU's; what needs this machine's
  * memory is left out then.
  */
+#include "clients/c/prefixd.h"
+#include "clients/c/prefixd_kernels.h"
 #include "tests/e2e/mover.h"
 #include "tests/e2e/shell_world.h"
 #include "tests/e2e/worker.h"
@@ -375,7 +377,17 @@ END_TEST
 /* A place whose memory went with its connection is none, though the pool stays to be read. */
 START_TEST(no_place_without_a_desk)
 {
+	static uint64_t bytes[4096 / 8];
+	const uint64_t pieces[2] = { (uintptr_t)bytes, (uintptr_t)bytes + 2048 };
+	const pfx_cache_layout layout = { .struct_size = sizeof(layout),
+					  .pieces = pieces,
+					  .n_pieces = 2,
+					  .n_blocks = 1,
+					  .piece_bytes = 2048,
+					  .stride = 2048 };
+	const uint32_t zero = 0;
 	pfx_namespace *refused, *served;
+	pfx_cache *cache;
 	pfx_client *c;
 
 	START("--pool-blocks", "64", "--pool-write", "staged", "--write-blocks", "16",
@@ -391,6 +403,9 @@ START_TEST(no_place_without_a_desk)
 	ck_assert_ptr_nonnull(pfx_write_slot(served, 0));
 	ck_assert_ptr_nonnull(pfx_slot(refused, 0));
 	ck_assert_ptr_null(pfx_write_slot(refused, 0));
+	ck_assert_int_eq(pfx_cache_new(refused, &layout, &cache), PFX_OK);
+	ck_assert_int_eq(pfx_cache_store(cache, NULL, &zero, &zero, 1), PFX_WRONG_STATE);
+	ck_assert_ptr_nonnull(strstr(pfx_error(c), "opens it again"));
 	pfx_close(c);
 }
 END_TEST
