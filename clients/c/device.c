@@ -16,19 +16,27 @@ int pfx_device_failed(const struct pfx_device *d, const char *call, gpu_cu_resul
 static int find(struct pfx_device *d, char *why, size_t why_len)
 {
 	gpu_cu_result r;
-	int n = 0;
+	int n = 0, refused = 0;
 
 	r = d->driver.device_count(&n);
 	if (r != GPU_CU_SUCCESS)
 		return pfx_device_failed(d, "cuDeviceGetCount", r, why, why_len);
 	for (int i = 0; i < n; i++) {
+		const char *call = "cuDeviceGet";
 		struct gpu_cu_uuid id;
 
-		if (d->driver.device_get(&d->device, i) == GPU_CU_SUCCESS &&
-		    d->driver.device_uuid(&id, d->device) == GPU_CU_SUCCESS &&
-		    memcmp(id.b, d->id.b, sizeof(id.b)) == 0)
+		r = d->driver.device_get(&d->device, i);
+		if (r == GPU_CU_SUCCESS) {
+			call = "cuDeviceGetUuid";
+			r = d->driver.device_uuid(&id, d->device);
+		}
+		if (r == GPU_CU_SUCCESS && memcmp(id.b, d->id.b, sizeof(id.b)) == 0)
 			return 0;
+		if (r != GPU_CU_SUCCESS) /* it may be the one that is looked for */
+			refused = pfx_device_failed(d, call, r, why, why_len);
 	}
+	if (refused < 0)
+		return refused;
 	(void)snprintf(why, why_len, "none of the %d GPUs that this process sees is the pool's", n);
 	return -ENODEV;
 }
@@ -81,12 +89,12 @@ static int slab_map(struct pfx_device *d, int fd, uint64_t addr, uint64_t len, b
 		return pfx_device_failed(d, call, r, why, why_len);
 	call = "cuMemMap";
 	r = d->driver.mem_map(addr, len, 0, memory, 0);
-	(void)d->driver.mem_release(memory);
+	(void)GIVE_BACK(d->driver.mem_release(memory));
 	if (r == GPU_CU_SUCCESS) {
 		call = "cuMemSetAccess";
 		r = d->driver.mem_access(addr, len, &access, 1);
 		if (r != GPU_CU_SUCCESS)
-			(void)d->driver.mem_unmap(addr, len);
+			(void)GIVE_BACK(d->driver.mem_unmap(addr, len));
 	}
 	return r == GPU_CU_SUCCESS ? 0 : pfx_device_failed(d, call, r, why, why_len);
 }
@@ -100,8 +108,8 @@ static void unmap(struct pfx_device *d, uint64_t addr, uint64_t mapped, uint64_t
 		  uint64_t slab_len)
 {
 	for (uint64_t at = 0; at < mapped; at += slab_len)
-		(void)d->driver.mem_unmap(addr + at, slab_at(at, len, slab_len));
-	(void)d->driver.address_free(addr, len);
+		(void)GIVE_BACK(d->driver.mem_unmap(addr + at, slab_at(at, len, slab_len)));
+	(void)GIVE_BACK(d->driver.address_free(addr, len));
 }
 
 int pfx_device_map(struct pfx_device *d, const int *fds, uint32_t n, uint64_t len,
@@ -142,7 +150,7 @@ int pfx_device_register(struct pfx_device *d, void *p, size_t len, uint64_t *ret
 		return pfx_device_failed(d, "cuMemHostRegister", r, why, why_len);
 	r = d->driver.host_pointer(&addr, p, 0);
 	if (r != GPU_CU_SUCCESS) {
-		(void)d->driver.host_unregister(p);
+		(void)GIVE_BACK(d->driver.host_unregister(p));
 		return pfx_device_failed(d, "cuMemHostGetDevicePointer", r, why, why_len);
 	}
 	*ret_addr = addr;
@@ -152,7 +160,7 @@ int pfx_device_register(struct pfx_device *d, void *p, size_t len, uint64_t *ret
 /* Without a current context it fails, and the pages stay pinned until the process ends. */
 void pfx_device_unregister(struct pfx_device *d, void *p)
 {
-	(void)d->driver.host_unregister(p);
+	(void)GIVE_BACK(d->driver.host_unregister(p));
 }
 
 int pfx_device_write(struct pfx_device *d, void *stream, uint64_t addr, uint64_t value, char *why,

@@ -19,3 +19,6 @@ struct pfx_device {
 /* A sentence about a call that went wrong.  Return: -ENOMEM, -EIO. */
 int pfx_device_failed(const struct pfx_device *d, const char *call, gpu_cu_result r, char *why,
 		      size_t why_len);
+
+/* What was taken goes back even if the driver refuses once. */
+#define GIVE_BACK(call) ((call) == GPU_CU_SUCCESS || (call) == GPU_CU_SUCCESS)

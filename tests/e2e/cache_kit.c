@@ -57,7 +57,7 @@ int kit_mover_wanted(void)
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
-static void load(void)
+void kit_load(void)
 {
 	char why[256];
 
@@ -72,6 +72,18 @@ static void load(void)
 	CU(context_retain, &context, device);
 	CU(context_set, context);
 	loaded = true;
+}
+
+void kit_unload(void)
+{
+	CU(context_release, device);
+	loaded = false;
+}
+
+void kit_stream_free(gpu_cu_stream stream)
+{
+	CU(stream_sync, stream);
+	CU(stream_free, stream);
 }
 
 gpu_cu_stream kit_stream_new(void)
@@ -123,7 +135,7 @@ void kit_worker_init(struct kit_worker *w, pfx_client *c, pfx_namespace *ns, enu
 	w->piece = piece;
 	w->len = (size_t)n_blocks * KIT_PIECES * piece;
 	if (on_gpu) {
-		load();
+		kit_load();
 		device_memory(w);
 		w->stream = kit_stream_new();
 	}

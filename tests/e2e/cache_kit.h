@@ -55,7 +55,11 @@ void kit_worker_init(struct kit_worker *w, pfx_client *c, pfx_namespace *ns, enu
 		     uint32_t n_blocks, uint32_t piece);
 /* The cache, the stream, the client. */
 void kit_worker_deinit(struct kit_worker *w);
+/* The driver with a context for this thread, if that is not there already; and gives it back. */
+void kit_load(void);
+void kit_unload(void);
 gpu_cu_stream kit_stream_new(void);
+void kit_stream_free(gpu_cu_stream stream); /* when it is through */
 /* Waits for the worker's stream; on a host pool there is nothing to wait for. */
 void kit_settle(struct kit_worker *w);
 

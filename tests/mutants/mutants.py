@@ -66,7 +66,7 @@ class Patch:
             return 'daemon/keep'
         if name.startswith('daemon/words'):
             return 'daemon/words'
-        if name.startswith(('clients/c/kernels', 'clients/c/launch')):
+        if name.startswith(('clients/c/device', 'clients/c/kernels', 'clients/c/launch')):
             return 'clients/c'
         return name.split('/')[0]
 
