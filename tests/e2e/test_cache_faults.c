@@ -1,11 +1,11 @@
 /*
- * test_cache_faults.c - each call of the driver that opening a namespace and moving a cache's blocks
- * take fails once, and streams that die.
+ * test_cache_faults.c - each call of the driver that opening a namespace and moving a cache's
+ * blocks take fails once, and streams that die.
  *
- * A worker opens, or stores and loads again and again, each time in a process of its own and with
- * another call failing.  Whatever comes: the call is told in a sentence and goes well when it is made
- * again, or it makes no difference; no byte is wrong, nothing of the driver is held in the end, and
- * none of its rules is broken.
+ * A worker opens, or stores and loads, again and again, each time in a process of its own and with
+ * another call failing.  Whatever comes: the call is told in a sentence and goes well when it is
+ * made again, or it makes no difference; no byte is wrong, nothing of the driver is held in the
+ * end, and none of its rules is broken.
  *
  * Runs on the look-alike driver (E2E_DEVICE=cuda); CACHE_KERNELS names the kernels that it runs,
  * and without it there are none.
