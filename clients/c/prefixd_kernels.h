@@ -83,12 +83,12 @@ PFX_API int pfx_cache_mover(const pfx_cache *cache, const char **ret_why);
 /*
  * Block blocks[i] of the cache into slot slots[i], which pfx_reserve named.  Return: PFX_OK;
  * PFX_ARGUMENT: a block or slot that is not there; PFX_FORBIDDEN: the namespace is mapped to be
- * read; PFX_WRONG_STATE: the pool lies elsewhere than when the cache was made, or the memory to write
- * in went with its connection; PFX_DEVICE_LOST: the GPU is lost, and no lease is held that slots
- * could be of; PFX_DEADLINE: so much is in the streams that the call waited in vain to put in more;
- * PFX_NO_MEMORY, PFX_UNSUPPORTED: the driver refuses, pfx_error() says what.  After the last three
- * a part may have been put in: what the call named as places to write holds anything until it is
- * written again.
+ * read; PFX_WRONG_STATE: the pool lies elsewhere than when the cache was made, or the memory to
+ * write in went with its connection; PFX_DEVICE_LOST: the GPU is lost, and no lease is held that
+ * slots could be of; PFX_DEADLINE: so much is in the streams that the call waited in vain to put in
+ * more; PFX_NO_MEMORY, PFX_UNSUPPORTED: the driver refuses, pfx_error() says what.  After the last
+ * three a part may have been put in: what the call named as places to write holds anything until it
+ * is written again.
  */
 PFX_API int pfx_cache_store(pfx_cache *cache, void *stream, const uint32_t *blocks,
 			    const uint32_t *slots, uint32_t n);
