@@ -354,6 +354,9 @@ START_TEST(T37_hits_by_tier_and_misses_add_up)
 	ck_assert_uint_gt(replay_number(json_object_get(status, "redis"), "round_trips"), 0);
 	ck_assert(exposition_get(&e, "prefixd_copy_bytes_total") > 0);
 	ck_assert(exposition_get(&e, "prefixd_loop_cpu_seconds_count") > 0);
+	fprintf(stderr, "turns of the loop with at most 100 us of its own CPU: %.0Lf of %.0Lf\n",
+		exposition_get(&e, "prefixd_loop_cpu_seconds_bucket{le=\"0.0001\"}"),
+		exposition_get(&e, "prefixd_loop_cpu_seconds_count"));
 	json_decref(status);
 	exposition_free(&e);
 }
